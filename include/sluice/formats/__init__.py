@@ -55,10 +55,10 @@ def named(name: str, more: tuple[str, ...] = ()) -> str:
         return name  # neither the folder nor packages have to be read
     own = {kind.name: kind for kind in kinds().values() if kind.origin != "built in"}
     if name not in own:
-        known = sorted({*FORMATS, *more, *own})
+        names = sorted({*FORMATS, *more, *own})
         raise ConfigError(
-            f"the message format {name!r} does not exist{meant(name, known)}",
-            hint=f"known formats: {', '.join(known)}; docs/formats.md says how to add one",
+            f"the message format {name!r} does not exist{meant(name, names)}",
+            hint=f"known formats: {', '.join(names)}; docs/formats.md says how to add one",
         )
     own_format = OwnFormat(name)
     own_format.kind = own[name]
@@ -69,9 +69,9 @@ def format_of(name: str) -> Format:
     """Return a format by its name; one's own is imported, and what it returns is checked. Raises ConfigError."""
     if name in FORMATS:
         return FORMATS[name]
-    known = named(name)
-    assert isinstance(known, OwnFormat)
-    return _checked(known.kind)
+    own_format = named(name)
+    assert isinstance(own_format, OwnFormat)
+    return _checked(own_format.kind)
 
 
 def _checked(kind: Kind) -> Format:
@@ -80,9 +80,11 @@ def _checked(kind: Kind) -> Format:
     if not isinstance(own, Format):
         raise ConfigError(f"{name} is a {type(own).__name__}, not a sluice.formats.Format(row, statement)", where=home)
 
-    def documents(make: Callable[[Any, str], Any], given: Any, source: str, what: str, sizes: range) -> tuple[str, ...]:
+    def documents(
+        make: Callable[[Any, str], Any], content: Any, source: str, what: str, sizes: range
+    ) -> tuple[str, ...]:
         try:
-            texts = make(given, source)
+            texts = make(content, source)
         except Exception as error:  # its text may have a value of the row, which may be masked
             message = f"{name} failed at {what}: {type(error).__name__}"
             hint = "docs/formats.md has the suite to try it with"
@@ -96,7 +98,7 @@ def _checked(kind: Kind) -> Format:
         sizes = range(1, 3 if change.op == Op.UPDATE else 2)
         return documents(own.row, change, source, f"a change of {change.table}", sizes)
 
-    return Format(row, lambda made, source: documents(own.statement, made, source, "a statement", range(10_000)))
+    return Format(row, lambda ddl, source: documents(own.statement, ddl, source, "a statement", range(10_000)))
 
 
 @dataclass(frozen=True, slots=True)

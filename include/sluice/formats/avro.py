@@ -42,12 +42,12 @@ class Encoder:
 
         Raises MappingError for names that are one name in Avro.
         """
-        given = json.loads(connect)
-        made = _type(given, set())
-        self.schema = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
-        self.name = _full_name(made)
-        self._parsed = fastavro.parse_schema(_bare(made))
-        self._convert = _converter(given)
+        struct = json.loads(connect)
+        avro_schema = _type(struct, set())
+        self.schema = json.dumps(avro_schema, ensure_ascii=False, separators=(",", ":"))
+        self.name = _full_name(avro_schema)
+        self._parsed = fastavro.parse_schema(_bare(avro_schema))
+        self._convert = _converter(struct)
 
     def encode(self, document: str) -> bytes:
         """Return the binary form of a document, without any header."""
@@ -59,8 +59,8 @@ class Encoder:
 
 def adjusted(name: str) -> str:
     """Replace the characters of a name that Avro does not take."""
-    found = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return f"_{found}" if found[:1].isdigit() or not found else found
+    replaced = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return f"_{replaced}" if replaced[:1].isdigit() or not replaced else replaced
 
 
 def _dotted(name: str) -> tuple[str, str]:
@@ -72,57 +72,57 @@ def _full_name(record: Mapping[str, Any]) -> str:
     return ".".join(filter(None, (record.get("namespace"), record["name"])))
 
 
-def _type(schema: Schema, known: set[str]) -> Any:
+def _type(schema: Schema, records: set[str]) -> Any:
     """Return an Avro type, whether the value is optional or not.
 
-    ``known``: records defined before, which are only named.
+    ``records``: records defined before, which are only named.
     """
     kind = schema["type"]
     if kind == "struct":
-        return _record(schema, known)
-    made: dict[str, Any] = {"type": "array", "items": _type(schema["items"], known)} if kind == "array" else {}
-    made = made or {"type": _PLAIN[kind]}
+        return _record(schema, records)
+    avro_type: dict[str, Any] = {"type": "array", "items": _type(schema["items"], records)} if kind == "array" else {}
+    avro_type = avro_type or {"type": _PLAIN[kind]}
     if kind in {"int8", "int16"}:
-        made["connect.type"] = kind
+        avro_type["connect.type"] = kind
     if schema.get("name") == DECIMAL:
-        made |= {
+        avro_type |= {
             "scale": int(schema["parameters"]["scale"]),
             "precision": int(schema["parameters"]["connect.decimal.precision"]),
         }
-    made |= _about(schema)
+    avro_type |= _about(schema)
     if schema.get("name") == DECIMAL:
-        made["logicalType"] = "decimal"
-    return made["type"] if len(made) == 1 and kind != "array" else made
+        avro_type["logicalType"] = "decimal"
+    return avro_type["type"] if len(avro_type) == 1 and kind != "array" else avro_type
 
 
 def _about(schema: Schema) -> dict[str, Any]:
     named = {"connect.version": "version", "connect.parameters": "parameters", "connect.name": "name"}
-    return {name: schema[given] for name, given in named.items() if given in schema}
+    return {name: schema[property_name] for name, property_name in named.items() if property_name in schema}
 
 
-def _record(schema: Schema, known: set[str]) -> Any:
+def _record(schema: Schema, records: set[str]) -> Any:
     space, name = _dotted(schema["name"])
-    made: dict[str, Any] = {"type": "record", "name": name, "namespace": space}
-    full = _full_name(made)
-    if full in known:
+    record: dict[str, Any] = {"type": "record", "name": name, "namespace": space}
+    full = _full_name(record)
+    if full in records:
         return full
-    known.add(full)
-    taken: dict[str, str] = {}
+    records.add(full)
+    original_names: dict[str, str] = {}
     fields = []
     for field in schema["fields"]:
-        other = taken.setdefault(adjusted(field["field"]), field["field"])
-        if other != field["field"]:
+        first_column = original_names.setdefault(adjusted(field["field"]), field["field"])
+        if first_column != field["field"]:
             raise MappingError(
-                f"columns {other!r} and {field['field']!r} are one name in Avro, {adjusted(other)!r}",
+                f"columns {first_column!r} and {field['field']!r} are one name in Avro, {adjusted(first_column)!r}",
                 where=schema["name"],
                 hint="rename one of them: mapping.columns.rename",
             )
-        fields.append(_field(field, known))
-    return made | {"fields": fields} | _about(schema)
+        fields.append(_field(field, records))
+    return record | {"fields": fields} | _about(schema)
 
 
-def _field(field: Schema, known: set[str]) -> dict[str, Any]:
-    name, kind = adjusted(field["field"]), _type(field, known)
+def _field(field: Schema, records: set[str]) -> dict[str, Any]:
+    name, kind = adjusted(field["field"]), _type(field, records)
     default = {"default": field["default"]} if "default" in field else {}
     if default and field["type"] == "bytes":
         default["default"] = b64decode(field["default"]).decode("latin-1")  # a code point for each byte
@@ -136,7 +136,7 @@ def _field(field: Schema, known: set[str]) -> dict[str, Any]:
 def _bare(schema: Any) -> Any:
     """Remove logical types: values are what Avro stores."""
     if isinstance(schema, list):
-        return [_bare(one) for one in schema]
+        return [_bare(branch) for branch in schema]
     if isinstance(schema, dict):
         return {name: _bare(value) for name, value in schema.items() if name != "logicalType"}
     return schema
@@ -157,7 +157,7 @@ def _converter(schema: Schema) -> _Convert | None:
 
     def convert(value: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            name: given if (given := value.get(source)) is None or work is None else work(given)
+            name: field_value if (field_value := value.get(source)) is None or work is None else work(field_value)
             for source, name, work in parts
         }
 

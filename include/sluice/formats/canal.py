@@ -108,25 +108,25 @@ def java_type(value: Any, column: Column) -> int:
     return row.java.canal
 
 
-def statement(made: Statement, source: str) -> tuple[str, ...]:
+def statement(ddl: Statement, source: str) -> tuple[str, ...]:
     """Return the one message of a statement; it names the first table that the statement changed."""
-    tables = made.tables
+    tables = ddl.tables
     return (
         json_text({
             "data": None,
-            "database": tables[0].schema if tables else made.schema,
-            "es": made.commit_time_us // 1000,
-            "gtid": made.gtid or "",
+            "database": tables[0].schema if tables else ddl.schema,
+            "es": ddl.commit_time_us // 1000,
+            "gtid": ddl.gtid or "",
             "id": 0,
             "isDdl": True,
             "mysqlType": None,
             "old": None,
             "pkNames": None,
-            "sql": made.sql,
+            "sql": ddl.sql,
             "sqlType": None,
             "table": tables[0].table if tables else "",
-            "ts": made.commit_time_us // 1000,
-            "type": _event(made.changes[0]) if made.changes else "QUERY",
+            "ts": ddl.commit_time_us // 1000,
+            "type": _event(ddl.changes[0]) if ddl.changes else "QUERY",
         }),
     )
 

@@ -40,12 +40,12 @@ def _row(change: Change, source: str, event: Mapping[str, Any]) -> dict[str, Any
     return _event(source, "DataChangeEvent", own, change.commit_time_us, about, data)
 
 
-def statement(made: Statement, source: str) -> tuple[str, ...]:
+def statement(ddl: Statement, source: str) -> tuple[str, ...]:
     """Return an event whose ``data`` is Debezium's schema change."""
-    event = debezium.schema_change(made, source)
-    own = {"file": made.file, "pos": made.offset}
+    event = debezium.schema_change(ddl, source)
+    own = {"file": ddl.file, "pos": ddl.offset}
     data = {name: event[name] for name in ("databaseName", "schemaName", "ddl", "tableChanges")}
-    return (json_text(_event(source, "SchemaChangeEvent", own, made.commit_time_us, _about(event["source"]), data)),)
+    return (json_text(_event(source, "SchemaChangeEvent", own, ddl.commit_time_us, _about(event["source"]), data)),)
 
 
 def _about(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,26 +58,26 @@ def _base64(
     data: np.ndarray[Any, Any],
     offsets: np.ndarray[Any, Any],
     alphabet: np.ndarray[Any, Any],
-    made: np.ndarray[Any, Any],
+    encoded: np.ndarray[Any, Any],
     places: np.ndarray[Any, Any],
 ) -> None:
     """Write each value in quotes and with padding, at its place."""
     for number in range(places.size - 1):
         at, end, out = offsets[number], offsets[number + 1], places[number]
-        made[out] = 34
+        encoded[out] = 34
         out += 1
         while at < end:
-            left = end - at
+            remaining = end - at
             first = np.int64(data[at])
-            second = np.int64(data[at + 1]) if left > 1 else np.int64(0)
-            third = np.int64(data[at + 2]) if left > 2 else np.int64(0)
-            made[out] = alphabet[first >> 2]
-            made[out + 1] = alphabet[(first & 3) << 4 | second >> 4]
-            made[out + 2] = alphabet[(second & 15) << 2 | third >> 6] if left > 1 else 61
-            made[out + 3] = alphabet[third & 63] if left > 2 else 61
+            second = np.int64(data[at + 1]) if remaining > 1 else np.int64(0)
+            third = np.int64(data[at + 2]) if remaining > 2 else np.int64(0)
+            encoded[out] = alphabet[first >> 2]
+            encoded[out + 1] = alphabet[(first & 3) << 4 | second >> 4]
+            encoded[out + 2] = alphabet[(second & 15) << 2 | third >> 6] if remaining > 1 else 61
+            encoded[out + 3] = alphabet[third & 63] if remaining > 2 else 61
             at += 3
             out += 4
-        made[out] = 34
+        encoded[out] = 34
 
 
 _ALPHABET = np.frombuffer((string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/").encode(), np.uint8)
@@ -90,9 +90,9 @@ def base64(values: pa.Array) -> pa.Array:
     offsets = np.frombuffer(ends, np.int64)[plain.offset : plain.offset + len(plain) + 1]
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     places = np.concatenate(([0], np.cumsum((np.diff(offsets) + 2) // 3 * 4 + 2)))
-    made = np.empty(places[-1], np.uint8)
-    _base64(content, offsets, _ALPHABET, made, places)
-    buffers = pa.Array.from_buffers(_TEXT, len(plain), [None, pa.py_buffer(places), pa.py_buffer(made)])
+    encoded = np.empty(places[-1], np.uint8)
+    _base64(content, offsets, _ALPHABET, encoded, places)
+    buffers = pa.Array.from_buffers(_TEXT, len(plain), [None, pa.py_buffer(places), pa.py_buffer(encoded)])
     return pc.if_else(values.is_valid(), buffers, pa.scalar(None, _TEXT)) if values.null_count else buffers
 
 
@@ -128,10 +128,10 @@ def unscaled(values: pa.Array) -> pa.Array:
     # the first byte that stays must have the sign's bit
     needs = (raw[np.arange(len(raw)), first] >= 128) != (sign[:, 0] == 255)
     first = np.maximum(first - needs, 0)
-    kept = np.arange(width) >= first[:, None]
+    significant = np.arange(width) >= first[:, None]
     offsets = np.concatenate(([0], np.cumsum(width - first))).astype(np.int32)
     buffers = pa.Array.from_buffers(
-        pa.binary(), len(raw), [None, pa.py_buffer(offsets), pa.py_buffer(raw[kept].tobytes())]
+        pa.binary(), len(raw), [None, pa.py_buffer(offsets), pa.py_buffer(raw[significant].tobytes())]
     )
     return pc.if_else(values.is_valid(), buffers, pa.scalar(None, pa.binary())) if values.null_count else buffers
 
@@ -143,8 +143,8 @@ def _one_by_one(values: pa.Array, column: Column) -> pa.Array:
     if temporal and pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us"))
     plain = to_python(values) if temporal else values.to_pylist()
-    found = [None if v is None else json_text(debezium.value_of(v, column)) for v in plain]
-    return pa.array(found, _TEXT)
+    texts = [None if v is None else json_text(debezium.value_of(v, column)) for v in plain]
+    return pa.array(texts, _TEXT)
 
 
 def _temporal(values: pa.Array, column: Column) -> pa.Array:
@@ -161,8 +161,8 @@ def _temporal(values: pa.Array, column: Column) -> pa.Array:
     micros = values.view(pa.int64())
     if column.digits > 3:
         return numbers(micros)
-    whole = np.floor_divide(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False), 1000)
-    return pc.if_else(values.is_valid(), numbers(pa.array(whole)), pa.scalar(None, _TEXT))
+    millis = np.floor_divide(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False), 1000)
+    return pc.if_else(values.is_valid(), numbers(pa.array(millis)), pa.scalar(None, _TEXT))
 
 
 def json_column(values: pa.Array, column: Column) -> pa.Array:
@@ -192,8 +192,8 @@ Texts = dict[str, pa.Array]
 
 def texts_of(arrays: Sequence[tuple[str, pa.Array]], columns: dict[str, Column]) -> Texts:
     """Return the JSON texts of columns by true name; "null" for null."""
-    made = ((name, json_column(values, columns[name])) for name, values in arrays)
-    return {name: pc.fill_null(texts, _NULL) if texts.null_count else texts for name, texts in made}
+    named_texts = ((name, json_column(values, columns[name])) for name, values in arrays)
+    return {name: pc.fill_null(texts, _NULL) if texts.null_count else texts for name, texts in named_texts}
 
 
 def image(texts: Texts) -> pa.Array:
@@ -270,12 +270,12 @@ class Rows:
         ms = numbers(pa.array(np.floor_divide(us.to_numpy(zero_copy_only=False), 1000)))
         micros, nanos = numbers(us), numbers(pc.multiply_checked(us, 1000))
         ops = _whole(rows["_op"])
-        op = _mapped(ops, lambda one: f'"{_OPS[Op(one)]}"')
+        op = _mapped(ops, lambda code: f'"{_OPS[Op(code)]}"')
         connector = connector_of(source)
         texts: dict[str, pa.Array | str] = {
             **{name: json_text(value) for name, value in connector.names(source).items()},
             "schema": json_text(self.table.schema), "table": json_text(self.table.table),
-            "snapshot": _mapped(ops, lambda one: '"true"' if one == Op.READ else '"false"'),
+            "snapshot": _mapped(ops, lambda code: '"true"' if code == Op.READ else '"false"'),
             "ts_ms": ms, "ts_us": micros, "ts_ns": nanos,
         }  # fmt: skip
         block = {
@@ -312,18 +312,18 @@ _IN_LOG: Mapping[str, tuple[str, Callable[[pa.Array], pa.Array]]] = {
 
 def moved(rows: pa.Table, names: Sequence[str]) -> np.ndarray[Any, Any]:
     """Return a mask of the updates (SEGMENT_ROWS or CHANGESET_ROWS, none partial) that change one of these columns."""
-    found = np.zeros(rows.num_rows, bool)
+    changed = np.zeros(rows.num_rows, bool)
     before = _whole(rows["_before"])
     if before.null_count == len(before):
-        return found
+        return changed
     fields = [field for field in rows.schema if field.name not in META_COLUMNS]
     old = dict(zip((true_name(field) for field in fields), before.flatten(), strict=True))
     for field in fields:
         if true_name(field) in names:
-            found |= _differ(_whole(rows[field.name]), old[true_name(field)])
+            changed |= _differ(_whole(rows[field.name]), old[true_name(field)])
     update = pc.and_(pc.equal(_whole(rows["_op"]), Op.UPDATE.value), before.is_valid())
-    found &= update.to_numpy(zero_copy_only=False)
-    return found
+    changed &= update.to_numpy(zero_copy_only=False)
+    return changed
 
 
 def places(transactions: pa.Array, total_order: pa.Array, table_order: pa.Array) -> pa.Array:
@@ -331,20 +331,20 @@ def places(transactions: pa.Array, total_order: pa.Array, table_order: pa.Array)
 
     ``transactions``: text, null for a row without a transaction.
     """
-    made = joined(
+    blocks = joined(
         '{"id":', _repeated(transactions, quoted), ',"total_order":', numbers(total_order), ',"data_collection_order":',
         numbers(table_order), "}",
     )  # fmt: skip
-    return pc.fill_null(made, _NULL)
+    return pc.fill_null(blocks, _NULL)
 
 
-def _differ(one: pa.Array, other: pa.Array) -> np.ndarray[Any, Any]:
-    if pa.types.is_floating(one.type):  # minus zero is not zero
-        whole = pa.int64() if pa.types.is_float64(one.type) else pa.int32()
-        one, other = one.view(whole), other.view(whole)
-    unlike = pc.fill_null(pc.not_equal(one, other), pc.xor(one.is_null(), other.is_null()))
-    found: np.ndarray[Any, Any] = unlike.to_numpy(zero_copy_only=False)
-    return found
+def _differ(values: pa.Array, old_values: pa.Array) -> np.ndarray[Any, Any]:
+    if pa.types.is_floating(values.type):  # minus zero is not zero
+        bits_type = pa.int64() if pa.types.is_float64(values.type) else pa.int32()
+        values, old_values = values.view(bits_type), old_values.view(bits_type)
+    unlike = pc.fill_null(pc.not_equal(values, old_values), pc.xor(values.is_null(), old_values.is_null()))
+    mask: np.ndarray[Any, Any] = unlike.to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -360,7 +360,9 @@ def _repeated(values: pa.Array, work: Callable[[pa.Array], pa.Array]) -> pa.Arra
 
 def _mapped(values: pa.Array, work: Callable[[str], str]) -> pa.Array:
     coded = values.dictionary_encode()
-    return pa.array([work(one) for one in coded.dictionary.to_pylist()], _TEXT).take(coded.indices)
+    return pa.array([work(distinct_value) for distinct_value in coded.dictionary.to_pylist()], _TEXT).take(
+        coded.indices
+    )
 
 
 def can(rows: pa.Table) -> bool:

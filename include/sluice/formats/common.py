@@ -92,27 +92,27 @@ def columns_of(fields: tuple[pa.Field, ...]) -> dict[str, Column]:
 
     The last tuples that were asked for are cached.
     """
-    found = _known.get(id(fields))
-    if found is None or found[0] is not fields:
+    entry = _known.get(id(fields))
+    if entry is None or entry[0] is not fields:
         if len(_known) >= 256:
             _known.clear()
-        found = _known[id(fields)] = (fields, {column.name: column for column in map(_column, fields)})
-    return found[1]
+        entry = _known[id(fields)] = (fields, {column.name: column for column in map(_column, fields)})
+    return entry[1]
 
 
 def _column(field: pa.Field) -> Column:
     declared = declared_type(field)
     sql = _parsed(declared)
     row = sql.row
-    made = row is None and pa.types.is_temporal(field.type)  # by a rule
-    temporal = made or (row is not None and row.literal is Literal.TEMPORAL)
+    by_rule = row is None and pa.types.is_temporal(field.type)  # by a rule
+    temporal = by_rule or (row is not None and row.literal is Literal.TEMPORAL)
     return Column(
         name=true_name(field),
         declared=declared,
         sql=sql,
         row=row,
         word=sql.word,
-        digits=_DIGITS if made else sql.first if temporal else 0,
+        digits=_DIGITS if by_rule else sql.first if temporal else 0,
         temporal=temporal,
         day=temporal and pa.types.is_date32(field.type),
         geometry=row is not None and row.shape is not None,
@@ -162,10 +162,10 @@ def changed(change: Change) -> list[str]:
     return [name for name in before if name in after and not _same(before[name], after[name])]
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return one == other and math.copysign(1, one) == math.copysign(1, other)
-    return bool(one == other)
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, float) and isinstance(second, float):
+        return first == second and math.copysign(1, first) == math.copysign(1, second)
+    return bool(first == second)
 
 
 def label(value: str) -> str:

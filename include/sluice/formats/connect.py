@@ -51,7 +51,9 @@ def exact(rows: pa.Table) -> pa.Table:
         rows = rows.set_column(number, field.with_type(_UNSIGNED), rows.column(number).cast(_UNSIGNED))
     number = rows.schema.get_field_index("_before")
     field = rows.schema.field(number)
-    kind = pa.struct([one.with_type(_UNSIGNED) if one.name in wide else one for one in field.type])
+    kind = pa.struct([
+        member_field.with_type(_UNSIGNED) if member_field.name in wide else member_field for member_field in field.type
+    ])
     return rows.set_column(number, field.with_type(kind), rows.column(number).cast(kind))
 
 
@@ -159,8 +161,8 @@ def _columns(rows: pa.Schema) -> dict[str, tuple[Column, pa.DataType]]:
 
 
 def _struct(fields: Sequence[Schema], *, name: str, optional: bool = False, version: int | None = None) -> Schema:
-    made: Schema = {"type": "struct", "fields": list(fields), "optional": optional, "name": name}
-    return made if version is None else made | {"version": version}
+    struct: Schema = {"type": "struct", "fields": list(fields), "optional": optional, "name": name}
+    return struct if version is None else struct | {"version": version}
 
 
 def _plain(kind: str, field: str, *, required: bool = False) -> Schema:
@@ -169,29 +171,29 @@ def _plain(kind: str, field: str, *, required: bool = False) -> Schema:
 
 def _field(column: Column, kind: pa.DataType, *, required: bool) -> Schema:
     """Return the schema of a column, without the field's name."""
-    made: Schema = {"optional": not required}
+    base: Schema = {"optional": not required}
     if column.temporal:
-        return made | _temporal(column, kind)
+        return base | _temporal(column, kind)
     word, sql = column.word, column.sql
     if word == "bit":
         bits = sql.first or 1
         if bits == 1:
-            return made | {"type": "boolean"}
-        return made | {"type": "bytes", "name": f"{_DATA}.Bits", "version": 1, "parameters": {"length": str(bits)}}
+            return base | {"type": "boolean"}
+        return base | {"type": "bytes", "name": f"{_DATA}.Bits", "version": 1, "parameters": {"length": str(bits)}}
     if column.geometry:
-        return made | _geometry(word)
+        return base | _geometry(word)
     if word in _NAMED:
         kind_name, name = _NAMED[word]
-        found = made | {"type": kind_name, "name": name, "version": 1}
+        named_field = base | {"type": kind_name, "name": name, "version": 1}
         if word in {"enum", "set"}:
-            found["parameters"] = {"allowed": ",".join(sql.labels)}
+            named_field["parameters"] = {"allowed": ",".join(sql.labels)}
         if word == "vector":
-            found["items"] = {"type": "float", "optional": False}
-        return found
+            named_field["items"] = {"type": "float", "optional": False}
+        return named_field
     if pa.types.is_decimal(kind):
         parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
-        return made | {"type": "bytes", "name": DECIMAL, "version": 1, "parameters": parameters}
-    return made | {"type": _plain_type(column, kind)}
+        return base | {"type": "bytes", "name": DECIMAL, "version": 1, "parameters": parameters}
+    return base | {"type": _plain_type(column, kind)}
 
 
 _NAMED = {
@@ -220,14 +222,14 @@ def _plain_type(column: Column, kind: pa.DataType) -> str:
 
 def _temporal(column: Column, kind: pa.DataType) -> Schema:
     if pa.types.is_duration(kind):
-        given, name = "int64", "MicroTime"
+        kind_name, name = "int64", "MicroTime"
     elif pa.types.is_date(kind):
-        given, name = "int32", "Date"
+        kind_name, name = "int32", "Date"
     elif column.utc:
-        given, name = "string", "ZonedTimestamp"
+        kind_name, name = "string", "ZonedTimestamp"
     else:
-        given, name = "int64", "MicroTimestamp" if column.digits > 3 else "Timestamp"
-    return {"type": given, "name": f"{_TIME}.{name}", "version": 1}
+        kind_name, name = "int64", "MicroTimestamp" if column.digits > 3 else "Timestamp"
+    return {"type": kind_name, "name": f"{_TIME}.{name}", "version": 1}
 
 
 def _geometry(word: str) -> Schema:

@@ -190,31 +190,31 @@ def _geometry(value: bytes, column: Column) -> dict[str, Any]:
     return geometry
 
 
-def statement(made: Statement, source: str) -> tuple[str, ...]:
+def statement(ddl: Statement, source: str) -> tuple[str, ...]:
     """Return the document of :func:`schema_change`."""
-    return (json_text(schema_change(made, source)),)
+    return (json_text(schema_change(ddl, source)),)
 
 
-def schema_change(made: Statement, source: str) -> dict[str, Any]:
+def schema_change(ddl: Statement, source: str) -> dict[str, Any]:
     """Return the schema change event of a statement, as the connector writes it to the topic named after the source."""
-    us, tables = made.commit_time_us, made.tables
+    us, tables = ddl.commit_time_us, ddl.tables
     return {
             "source": connector_of(source).block(source, us, {
-                "snapshot": "false", "schema": tables[0].schema if tables else made.schema,
+                "snapshot": "false", "schema": tables[0].schema if tables else ddl.schema,
                 "table": ",".join(table.table for table in tables if table.table) or None,
-                "origin": 0, "row": 0, **_place(made),
+                "origin": 0, "row": 0, **_place(ddl),
             }),
             "ts_ms": us // 1000,
-            "databaseName": tables[0].schema if tables else made.schema,
+            "databaseName": tables[0].schema if tables else ddl.schema,
             "schemaName": None,
-            "ddl": made.sql,
-            "tableChanges": [_table_change(change) for change in made.changes if change.table.table],
+            "ddl": ddl.sql,
+            "tableChanges": [_table_change(change) for change in ddl.changes if change.table.table],
     }  # fmt: skip
 
 
-def statement_key(made: Statement) -> str:
+def statement_key(ddl: Statement) -> str:
     """Return the key of a statement's event."""
-    return json_text({"databaseName": made.tables[0].schema if made.tables else made.schema})
+    return json_text({"databaseName": ddl.tables[0].schema if ddl.tables else ddl.schema})
 
 
 def transaction_id(gtid: str | None, file: str, offset: int) -> str:

@@ -82,10 +82,10 @@ def value_of(value: Any, column: Column) -> Any:
     return label(value) if column.word == "enum" else value
 
 
-def statement(made: Statement, source: str) -> tuple[str, ...]:
+def statement(ddl: Statement, source: str) -> tuple[str, ...]:
     """Return one document per table (or database) that the statement changed."""
     documents = []
-    for change in made.changes:
+    for change in ddl.changes:
         kind = _kind(change)
         if kind is None:
             continue
@@ -97,12 +97,12 @@ def statement(made: Statement, source: str) -> tuple[str, ...]:
         if kind in {"table-create", "table-alter"} and change.after is not None:
             document["def"] = _definition(change.after)
         document |= {
-            "ts": made.commit_time_us // 1_000_000 * 1000,
-            "sql": made.sql,
-            "position": f"{made.file}:{made.offset}",
+            "ts": ddl.commit_time_us // 1_000_000 * 1000,
+            "sql": ddl.sql,
+            "position": f"{ddl.file}:{ddl.offset}",
         }
-        if made.gtid:
-            document["gtid"] = made.gtid
+        if ddl.gtid:
+            document["gtid"] = ddl.gtid
         documents.append(json_text(document))
     return tuple(documents)
 

@@ -46,12 +46,12 @@ class Encoder:
 
         Raises MappingError for names that are one name in Protobuf.
         """
-        given = json.loads(connect)
-        *space, last = map(adjusted, given["name"].split("."))
+        struct = json.loads(connect)
+        *space, last = map(adjusted, struct["name"].split("."))
         self._package = ".".join(space)
         self.name = f"{self._package}.{last}"
         self._messages: dict[str, list[_Field]] = {}
-        self._convert = self._message(last, given)
+        self._convert = self._message(last, struct)
         proto = descriptor_pb2.FileDescriptorProto(name=f"{self.name}.proto", package=self._package, syntax="proto3")
         for name, fields in self._messages.items():
             _describe(proto.message_type.add(name=name), fields, self._package)
@@ -61,8 +61,8 @@ class Encoder:
 
     def encode(self, document: str) -> bytes:
         """Return the binary form of a document, without any header."""
-        made: bytes = self._class(**self._convert(json.loads(document))).SerializeToString(deterministic=True)
-        return made
+        encoded: bytes = self._class(**self._convert(json.loads(document))).SerializeToString(deterministic=True)
+        return encoded
 
     def _message(self, name: str, schema: Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         """Note a struct's message, once; what makes a message's fields of a JSON object."""
@@ -70,26 +70,32 @@ class Encoder:
         if name not in self._messages:
             self._messages[name] = fields
         parts = []
-        taken: dict[str, str] = {}
-        for number, one in enumerate(schema["fields"], 1):
-            given, field = one["field"], adjusted(one["field"])
-            other = taken.setdefault(_in_json(field), given)
-            if other != given:
+        original_names: dict[str, str] = {}
+        for number, schema_field in enumerate(schema["fields"], 1):
+            column, field = schema_field["field"], adjusted(schema_field["field"])
+            first_column = original_names.setdefault(_in_json(field), column)
+            if first_column != column:
                 raise MappingError(
-                    f"columns {other!r} and {given!r} are one name in Protobuf, {_in_json(field)!r}",
+                    f"columns {first_column!r} and {column!r} are one name in Protobuf, {_in_json(field)!r}",
                     where=schema["name"],
                     hint="rename one of them: mapping.columns.rename",
                 )
-            kind, work = self._type(one)
-            label = "repeated" if one["type"] == "array" else "optional" if one["optional"] and kind in _TYPES else ""
+            kind, work = self._type(schema_field)
+            label = (
+                "repeated"
+                if schema_field["type"] == "array"
+                else "optional"
+                if schema_field["optional"] and kind in _TYPES
+                else ""
+            )
             fields.append(_Field(number, field, kind, label))
-            parts.append((given, field, work))
+            parts.append((column, field, work))
 
         def convert(value: Mapping[str, Any]) -> dict[str, Any]:
             return {
-                field: found if work is None else work(found)
-                for given, field, work in parts
-                if (found := value.get(given)) is not None
+                field: field_value if work is None else work(field_value)
+                for column, field, work in parts
+                if (field_value := value.get(column)) is not None
             }
 
         return convert
@@ -104,11 +110,11 @@ class Encoder:
             return name, self._message(name, schema)
         if schema.get("name") == DECIMAL:
             self._messages.setdefault("Decimal", _DECIMAL)
-            known = {
+            digits = {
                 "precision": int(schema["parameters"]["connect.decimal.precision"]),
                 "scale": int(schema["parameters"]["scale"]),
             }
-            return "Decimal", lambda value: {"value": b64decode(value), **known}
+            return "Decimal", lambda value: {"value": b64decode(value), **digits}
         kind = _SCALARS[schema["type"]]
         return kind, b64decode if kind == "bytes" else float if schema["type"] in FLOATS else None
 
@@ -158,9 +164,9 @@ _MESSAGE = re.compile(r"message\s+(\w+)\s*\{([^}]*)\}")
 _FIELD_LINE = re.compile(r"(?:(optional|repeated)\s+)?([\w.]+)\s+(\w+)\s*=\s*(\d+)\s*;")
 
 
-def _class_of(made: Any, name: str) -> Any:
+def _class_of(proto: Any, name: str) -> Any:
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(made)
+    pool.Add(proto)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
@@ -191,14 +197,14 @@ _DECIMAL = [_Field(1, "value", "bytes"), _Field(2, "precision", "uint32"), _Fiel
 
 def _describe(message: Any, fields: list[_Field], package: str) -> None:
     for field in fields:
-        made = message.field.add(name=field.name, number=field.number, json_name=_in_json(field.name))
-        made.label = _FIELD.LABEL_REPEATED if field.label == "repeated" else _FIELD.LABEL_OPTIONAL
+        descriptor = message.field.add(name=field.name, number=field.number, json_name=_in_json(field.name))
+        descriptor.label = _FIELD.LABEL_REPEATED if field.label == "repeated" else _FIELD.LABEL_OPTIONAL
         if field.kind in _TYPES:
-            made.type = _TYPES[field.kind]
+            descriptor.type = _TYPES[field.kind]
         else:
-            made.type, made.type_name = _FIELD.TYPE_MESSAGE, f".{package}.{field.kind}"
+            descriptor.type, descriptor.type_name = _FIELD.TYPE_MESSAGE, f".{package}.{field.kind}"
         if field.label == "optional":
-            made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
+            descriptor.proto3_optional, descriptor.oneof_index = True, len(message.oneof_decl)
             message.oneof_decl.add(name=f"_{field.name}")
 
 

@@ -37,7 +37,7 @@ def changes_of(
         return rows[name].to_pylist() if name in rows.schema.names else [otherwise] * count
 
     file, offset = at.row_place if at is not None else ("", 0)
-    ops, seqs, known = meta("_op", ""), meta("_seq", 0), meta("_present", None)
+    ops, seqs, presences = meta("_op", ""), meta("_seq", 0), meta("_present", None)
     files, offsets, numbers = meta("_file", file), meta("_offset", offset), meta("_row", 0)
     gtids, txns, origins = meta("_gtid", None), meta("_txn", 0), meta("_origin", 0)
     commits = rows["_commit_ts"].cast(pa.int64()).to_pylist()
@@ -46,15 +46,15 @@ def changes_of(
     for i in range(count):
         row = dict(zip(names, values[i], strict=True))
         old = dict(zip(names, olds[i], strict=True)) if existed[i] else None
-        bits = known[i]
+        bits = presences[i]
         if bits is not None:  # the log lacks some columns (binlog_row_image)
             row = _only(row, bits[:half])
             old = _only(old, bits[half:]) if old is not None else None
-        gone = ops[i] == Op.DELETE
+        is_delete = ops[i] == Op.DELETE
         yield Change(
             table, ops[i], seqs[i], files[i], offsets[i], numbers[i], commits[i], gtids[i], txns[i], origins[i],
-            (old if at is not None and old is not None else row) if gone else old, None if gone else row, fields, key,
-            txn_row=places[i],
+            (old if at is not None and old is not None else row) if is_delete else old,
+            None if is_delete else row, fields, key, txn_row=places[i],
         )  # fmt: skip
 
 

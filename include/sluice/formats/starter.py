@@ -27,9 +27,9 @@ def row(change: Change, source: str) -> tuple[str, ...]:
     return (json_text(document),)
 
 
-def statement(made: Statement, source: str) -> tuple[str, ...]:
+def statement(ddl: Statement, source: str) -> tuple[str, ...]:
     """Return the documents of a statement that changed definitions; () for none."""
-    return (json_text({"source": source, "tables": [str(table) for table in made.tables], "sql": made.sql}),)
+    return (json_text({"source": source, "tables": [str(table) for table in ddl.tables], "sql": ddl.sql}),)
 
 
 FORMAT = Format(row, statement)

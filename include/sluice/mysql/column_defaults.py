@@ -86,11 +86,11 @@ class _Constant:
         return self.number and isinstance(self.value, str) and "e" not in self.value.lower()
 
 
-def default_scalar(definition: ColumnDefinition, made: ColumnType, statement: Statement | None = None) -> pa.Scalar:
+def default_scalar(definition: ColumnDefinition, neutral: ColumnType, statement: Statement | None = None) -> pa.Scalar:
     """Return the value of the default, of the column's Arrow type.
 
     Args:
-        definition: the column; made: what its values are.
+        definition: the column; neutral: what its values are.
         statement: the statement that wrote the default. None: the text may be as the server prints it, by whatever
             session it was written.
 
@@ -102,12 +102,12 @@ def default_scalar(definition: ColumnDefinition, made: ColumnType, statement: St
     if definition.generated is not None:
         raise UnsupportedType("it is generated")
     try:
-        constant = None if definition.default is None else _parsed(definition, made, statement)
+        constant = None if definition.default is None else _parsed(definition, neutral, statement)
         if isinstance(constant, pa.Scalar):
             return constant
         if constant is None:
-            return pa.scalar(None, made.arrow_type) if definition.nullable else _implicit(definition, made)
-        return _Reader(definition, made, statement).read(constant)
+            return pa.scalar(None, neutral.arrow_type) if definition.nullable else _implicit(definition, neutral)
+        return _Reader(definition, neutral, statement).read(constant)
     except (ValueError, OverflowError, InvalidOperation, pa.ArrowException, DecodeError) as error:
         raise UnsupportedType(f"its default {definition.default} is not understood") from error
 
@@ -285,8 +285,8 @@ class _Reader:
         if neutral.kind is K.BIT:
             return pa.scalar(self._bits(constant, is_number=number), arrow_type)
         if neutral.kind is K.YEAR:
-            whole = int(_ROUNDED.quantize(Decimal(value), Decimal(1)))
-            return pa.scalar(read_year(value, whole, quoted=not constant.number), arrow_type)
+            rounded = int(_ROUNDED.quantize(Decimal(value), Decimal(1)))
+            return pa.scalar(read_year(value, rounded, quoted=not constant.number), arrow_type)
         if literal is Literal.NUMBER:
             return pa.scalar(self._whole(constant), arrow_type)
         if literal is Literal.DECIMAL:

@@ -206,7 +206,7 @@ class _Parser:
         return token
 
     def _accept(self, *choices: str) -> str:
-        """Return the sign or keyword and move past it if it is one of ``wanted``, else return ``""``."""
+        """Return the sign or keyword and move past it if it is one of ``choices``, else return ``""``."""
         token = self._now
         text = token.text if token.kind == "sign" else token.word
         if text and text in choices:
@@ -386,11 +386,11 @@ class _Parser:
         """Read expressions up to the closing parenthesis; at least one."""
         if self._now.word in {"SELECT", "WITH", "VALUES", "TABLE"}:
             self._refuse(self._now.at, "subqueries are not allowed")
-        found = [self._expression()]
+        expressions = [self._expression()]
         while self._accept(","):
-            found.append(self._expression())
+            expressions.append(self._expression())
         self._expect(")")
-        return ", ".join(found)
+        return ", ".join(expressions)
 
     def _case(self) -> str:
         subject = "" if self._now.word == "WHEN" else f" {self._expression()}"

@@ -38,9 +38,9 @@ def may_hide(labels: Sequence[str], charset: str | None) -> bool:
     return (charset or "binary") in _WIDE and any("?" in label for label in labels)
 
 
-def _is_printed(text: str, shown: str) -> bool:
-    """Return True if the server prints ``text`` as ``shown``: each byte of a character as ``?``, if it prints bytes."""
-    return shown in {printed(text), _FOUR_BYTES.sub("????", text)}
+def _is_printed(text: str, label: str) -> bool:
+    """Return True if the server prints ``text`` as ``label``: each byte of a character as ``?``, if it prints bytes."""
+    return label in {printed(text), _FOUR_BYTES.sub("????", text)}
 
 
 def exact_labels(
@@ -74,20 +74,20 @@ def exact_labels(
         if code == _LOCK_WAIT_TIMEOUT or not isinstance(code, int) or not of_server(code):
             raise
         raise _hidden(table, column, f"{server_words(error)} ({code})") from error
-    if not all(_is_printed(label, shown) for label, shown in zip(exact_labels, labels, strict=True)):
+    if not all(_is_printed(label, display) for label, display in zip(exact_labels, labels, strict=True)):
         raise _hidden(table, column, "it was changed meanwhile")
     return tuple(exact_labels)
 
 
 def _query(table: TableId, column: str, family: str, charset: str | None, numbers: Sequence[int]) -> str:
     text = "CONVERT(label USING utf8mb4)" if charset and charset != "binary" else "label"
-    wanted = " UNION ALL ".join(
+    numbers_sql = " UNION ALL ".join(
         f"SELECT {number + 1} AS n, {number + 1 if family == 'enum' else 1 << number} AS number_" for number in numbers
     )
     return (
         f"WITH RECURSIVE labels (n, label) AS (SELECT 0, c.{quoted(column)} FROM (SELECT 1 AS one) o "  # noqa: S608 - quoted
         f"LEFT JOIN {quoted_table(table)} c ON FALSE "
-        f"UNION ALL SELECT w.n, w.number_ FROM labels l JOIN ({wanted}) w ON l.n = 0) "
+        f"UNION ALL SELECT w.n, w.number_ FROM labels l JOIN ({numbers_sql}) w ON l.n = 0) "
         f"SELECT n, CAST({text} AS BINARY) FROM labels WHERE n > 0"
     )
 

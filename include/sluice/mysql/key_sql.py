@@ -146,7 +146,7 @@ _MOMENTS: Mapping[ColumnKind, Callable[[str], int]] = {
 }
 
 
-def read_literals(made: ColumnType, texts: Sequence[str]) -> pa.Array:
+def read_literals(column_type: ColumnType, texts: Sequence[str]) -> pa.Array:
     """Return the values (stored form) of literals of a column of this type: what :func:`literals` wrote, or a person.
 
     Of the column's type, unless one of the values is none of its values; see :mod:`sluice.model.exact_values`. Raises
@@ -154,13 +154,13 @@ def read_literals(made: ColumnType, texts: Sequence[str]) -> pa.Array:
     """
     try:
         typed = [UTF8.fullmatch(text) for text in texts]
-        if made.kind in {K.ENUM, K.SET}:
-            return _read_labels(made, texts, typed=any(typed))
-        if made.kind in _MOMENTS:
-            return _read_moments(made, texts, typed=any(typed))
-        return exact_values([_read(made, text) for text in texts], made.arrow_type)
+        if column_type.kind in {K.ENUM, K.SET}:
+            return _read_labels(column_type, texts, typed=any(typed))
+        if column_type.kind in _MOMENTS:
+            return _read_moments(column_type, texts, typed=any(typed))
+        return exact_values([_read(column_type, text) for text in texts], column_type.arrow_type)
     except (ValueError, ArithmeticError, pa.ArrowException) as error:
-        raise UnsupportedType(f"literals of a key of type {made.kind} are not understood: {error}") from error
+        raise UnsupportedType(f"literals of a key of type {column_type.kind} are not understood: {error}") from error
 
 
 def _read(column_type: ColumnType, literal: str) -> Any:
@@ -206,13 +206,13 @@ def _read_labels(column_type: ColumnType, texts: Sequence[str], *, typed: bool) 
     if len(set(column_type.labels)) < count or not all(0 <= number <= highest for number in numbers):
         return exact_values(numbers, pa.uint64())
     if column_type.kind is K.SET:
-        found = [
+        label_texts = [
             ",".join(label for at, label in enumerate(column_type.labels) if number >> at & 1) for number in numbers
         ]
     else:
         error = ENUM_ERROR_VALUE if "" in column_type.labels else ""
-        found = [column_type.labels[number - 1] if number else error for number in numbers]
-    return pa.array(found, column_type.arrow_type)
+        label_texts = [column_type.labels[number - 1] if number else error for number in numbers]
+    return pa.array(label_texts, column_type.arrow_type)
 
 
 def key_table(types: Mapping[str, ColumnType], keys: Sequence[Sequence[str]]) -> pa.Table:

@@ -179,7 +179,7 @@ def grant_for(code: int, text: str, statement: str, account: str, schema: str) -
     if code == 1227:
         named = re.search(r"at least one of\) the (.+?) privilege", text)
         names = [name.strip() for name in named[1].split(",")] if named else []
-        own_names = {theirs: name for name, theirs in _OTHER_NAMES.items()}
+        own_names = {other_name: name for name, other_name in _OTHER_NAMES.items()}
         return next((grant([own_names.get(name, name)], account) for name in names if name != "SUPER"), "")
     if code == 1044:
         place = re.search(r" to database '(.*)'$", text)

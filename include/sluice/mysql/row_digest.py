@@ -137,11 +137,11 @@ def _number(column: HashedColumn, row: MysqlType, array: pa.Array) -> Any:
         return _label_numbers(column.type.labels, array)
     if row.literal is Literal.LABELS:
         return _label_bits(column.type.labels, array)
-    found = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
-    if found.dtype.kind == "i":
-        found = found.astype(np.int64).astype(np.uint64)
+    numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+    if numbers.dtype.kind == "i":
+        numbers = numbers.astype(np.int64).astype(np.uint64)
     mask = np.uint64(2**row.bits - 1) if row.bits else np.uint64(2**64 - 1)
-    return found.astype(np.uint64) & mask
+    return numbers.astype(np.uint64) & mask
 
 
 def _label_numbers(labels: Sequence[str], array: pa.Array) -> Any:
@@ -165,8 +165,8 @@ def _stored_bytes(column: HashedColumn, array: pa.Array) -> pa.Array:
         return array.cast(pa.binary()).cast(pa.large_binary())
     table = _bytes_of_characters(charset)
     assert table is not None
-    made = [None if text is None else text.translate(table).encode("latin-1") for text in array.to_pylist()]
-    return pa.array(made, pa.large_binary())
+    encoded = [None if text is None else text.translate(table).encode("latin-1") for text in array.to_pylist()]
+    return pa.array(encoded, pa.large_binary())
 
 
 @cache
@@ -175,9 +175,9 @@ def _bytes_of_characters(charset: str) -> dict[int, int] | None:
     tables = tables_of(charset) if charset else None
     if tables is None or any(point < -1 for point in tables.first.tolist()):
         return None
-    known = [(int(point), byte) for byte, point in enumerate(tables.first.tolist()) if point >= 0]
-    found = dict(known)
-    return found if len(found) == len(known) else None
+    pairs = [(int(point), byte) for byte, point in enumerate(tables.first.tolist()) if point >= 0]
+    byte_of = dict(pairs)
+    return byte_of if len(byte_of) == len(pairs) else None
 
 
 def _hashed(stored: pa.Array) -> pa.Array:

@@ -115,8 +115,8 @@ def read_span(text: str, precision: Precision) -> int:
         days, hours, minutes, seconds, fraction = None, match[2], match[3], match[4], match[5]
     if int(minutes or 0) > 59 or int(seconds or 0) > 59:
         raise ValueError(text)
-    whole = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
-    micros = whole * 1_000_000 + precision.of(fraction or "")
+    seconds_in_all = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
+    micros = seconds_in_all * 1_000_000 + precision.of(fraction or "")
     if micros > _LONGEST_US:
         raise ValueError(text)
     return -micros if match[1] else micros

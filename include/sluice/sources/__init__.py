@@ -71,13 +71,13 @@ def kind_of(name: str, pipeline: str = "") -> Kind:
     """Return one kind. Raises ConfigError with the known names; ``pipeline``: the one that names it."""
     if name in KINDS:  # neither the folder nor packages have to be read
         return Kind(name, "built in", KINDS[name].place, family="sources")
-    found = kinds()
-    if name not in found:
+    available = kinds()
+    if name not in available:
         raise ConfigError(
-            f"the source of {pipeline} has the type {name!r}, which does not exist{meant(name, found)}",
-            hint=f"known types: {', '.join(sorted(found))}; docs/own-source.md says how to add one",
+            f"the source of {pipeline} has the type {name!r}, which does not exist{meant(name, available)}",
+            hint=f"known types: {', '.join(sorted(available))}; docs/own-source.md says how to add one",
         )
-    return found[name]
+    return available[name]
 
 
 def reads_marks(name: str) -> bool:

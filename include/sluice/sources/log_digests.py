@@ -39,11 +39,11 @@ def log_digest(schema: TableSchema, rows: pa.Table, hashes: Hashes) -> RangeDige
         return "the log has only some columns of its changes (binlog_row_image, REPLICA IDENTITY)"
     names = [stored_name(column.name) for column in hashed_columns(schema)]
     digest = RangeDigest.of(hashes([changes[name] for name in names]))
-    gone = int(np.count_nonzero(pc.equal(changes["_op"], Op.DELETE.value).to_numpy()))
+    deletes = int(np.count_nonzero(pc.equal(changes["_op"], Op.DELETE.value).to_numpy()))
     updates = changes.filter(pc.equal(changes["_op"], Op.UPDATE.value))
     before = updates["_before"].combine_chunks()
     remaining_digest = RangeDigest.of(hashes([member(before, name) for name in names]))
-    return RangeDigest(digest.rows - remaining_digest.rows - 2 * gone, digest.checksum ^ remaining_digest.checksum)
+    return RangeDigest(digest.rows - remaining_digest.rows - 2 * deletes, digest.checksum ^ remaining_digest.checksum)
 
 
 __all__ = ["hashed_columns", "log_digest", "not_digested"]

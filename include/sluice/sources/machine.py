@@ -146,7 +146,7 @@ def _fold(typing_context: Any, buf: Any, at: Any, end: Any, low: Any, high: Any)
         state = builder.insert_element(ir.Constant(_LANES, ir.Undefined), args[3], ir.IntType(32)(0))
         state = builder.insert_element(state, args[4], ir.IntType(32)(1))
         entry = builder.block
-        wide, wide_body, join, narrow, narrow_body, done = (
+        wide, wide_body, join, narrow, narrow_body, finish = (
             builder.append_basic_block(name) for name in ("wide", "wide_body", "join", "narrow", "narrow_body", "done")
         )
         # four lanes: the state is the first, the next 48 bytes are the others
@@ -164,11 +164,11 @@ def _fold(typing_context: Any, buf: Any, at: Any, end: Any, low: Any, high: Any)
             phi.add_incoming(lane, wide)
             phis.append(phi)
         stepped = [folded(phi, _FOLD_64, load(builder.add(here, word(16 * i)))) for i, phi in enumerate(phis)]
-        there = builder.add(here, word(64))
-        here.add_incoming(there, wide_body)
+        next_at = builder.add(here, word(64))
+        here.add_incoming(next_at, wide_body)
         for phi, lane in zip(phis, stepped, strict=True):
             phi.add_incoming(lane, wide_body)
-        builder.cbranch(builder.icmp_signed(">=", builder.sub(end, there), word(64)), wide_body, join)
+        builder.cbranch(builder.icmp_signed(">=", builder.sub(end, next_at), word(64)), wide_body, join)
         builder.position_at_end(join)
         joined = stepped[0]
         for lane in stepped[1:]:
@@ -176,15 +176,15 @@ def _fold(typing_context: Any, buf: Any, at: Any, end: Any, low: Any, high: Any)
         builder.branch(narrow)
         builder.position_at_end(narrow)
         position, current = builder.phi(word), builder.phi(_LANES)
-        for block, offset, value in ((entry, at, state), (join, there, joined)):
+        for block, offset, value in ((entry, at, state), (join, next_at, joined)):
             position.add_incoming(offset, block)
             current.add_incoming(value, block)
-        builder.cbranch(builder.icmp_signed("<", position, end), narrow_body, done)
+        builder.cbranch(builder.icmp_signed("<", position, end), narrow_body, finish)
         builder.position_at_end(narrow_body)
         position.add_incoming(builder.add(position, word(16)), narrow_body)
         current.add_incoming(folded(current, _FOLD_16, load(position)), narrow_body)
         builder.branch(narrow)
-        builder.position_at_end(done)
+        builder.position_at_end(finish)
         pair = [builder.extract_element(current, ir.IntType(32)(i)) for i in (0, 1)]
         return context.make_tuple(builder, signature.return_type, pair)
 
@@ -207,8 +207,8 @@ def _reduce(typing_context: Any, low: Any, high: Any) -> Any:
 
         def product(value: Any, by: int) -> tuple[Any, Any]:
             lanes = builder.insert_element(ir.Constant(_LANES, [0, 0]), value, index(0))
-            made = builder.call(multiply, [lanes, ir.Constant(_LANES, [by, 0]), byte(0)])
-            return builder.extract_element(made, index(0)), builder.extract_element(made, index(1))
+            carryless = builder.call(multiply, [lanes, ir.Constant(_LANES, [by, 0]), byte(0)])
+            return builder.extract_element(carryless, index(0)), builder.extract_element(carryless, index(1))
 
         def lower(value: Any) -> Any:
             return builder.and_(value, word(0xFFFFFFFF))

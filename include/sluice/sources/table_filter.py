@@ -48,10 +48,10 @@ class Selection:
 
     def wants(self, table: TableId) -> bool:
         """Return True if rows of this table are captured."""
-        known = self._seen.get(table)
-        if known is None:
-            known = self._seen[table] = self._decide(table)
-        return known
+        decision = self._seen.get(table)
+        if decision is None:
+            decision = self._seen[table] = self._decide(table)
+        return decision
 
     def _decide(self, table: TableId) -> bool:
         if table.schema.lower() in SYSTEM_SCHEMAS or table.table.startswith(OWN_TABLES):

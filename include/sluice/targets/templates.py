@@ -17,9 +17,9 @@ def fields_of(option: str, template: str) -> set[str]:
     return {field for field, _, _ in fields if field is not None}
 
 
-def require_known(option: str, template: str, known: Iterable[str]) -> set[str]:
+def require_known(option: str, template: str, names_known: Iterable[str]) -> set[str]:
     """Return the words in braces. Raises ValueError if one is not known."""
-    fields, names = fields_of(option, template), set(known)
+    fields, names = fields_of(option, template), set(names_known)
     if fields - names:
         raise ValueError(f"{option}: {{{min(fields - names)}}} is not known; write {listed(names)}")
     return fields

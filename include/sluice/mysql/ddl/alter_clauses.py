@@ -111,16 +111,16 @@ def _action(r: Reader) -> Iterator[s.Action]:
 
 def _options(r: Reader) -> s.Action:
     options = s.TableOptions()
-    found = False
+    has_options = False
     while read_option(r, options):
-        found = True
-    if found:
+        has_options = True
+    if has_options:
         return s.SetOptions(options)
     word = r.peek()
-    known = word.upper in _HARMLESS or (
+    harmless = word.upper in _HARMLESS or (
         word.kind in {Kind.WORD, Kind.NAME} and r.peek(1).upper == "=" and r.dialect.mariadb
     )
-    if not known:
+    if not harmless:
         raise r.stuck("a clause of ALTER TABLE is not understood")
     r.next()
     while not r.ended and not r.sees(",") and not read_option(r, options) and not r.sees("PARTITION"):

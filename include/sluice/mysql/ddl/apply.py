@@ -103,17 +103,17 @@ def alter_table(
     there_before = {index.name.lower() for index in table.indexes}
     table = _options(table, actions, database, flavour)
     changes = {a.old.lower(): a for a in actions if isinstance(a, s.ChangeColumn)}
-    known = {column.name.lower() for column in table.columns}
-    changes = {old: change for old, change in changes.items() if old in known or not change.if_exists}
+    column_names = {column.name.lower() for column in table.columns}
+    changes = {old: change for old, change in changes.items() if old in column_names or not change.if_exists}
     for old in changes:
-        if old not in known:
+        if old not in column_names:
             raise DecodeError(f"table {table.table} has no column {old!r}")
     dropped = {a.name.lower() for a in actions if isinstance(a, s.DropColumn)}
     renamed = {a.old.lower(): a.new for a in actions if isinstance(a, s.RenameColumn)}
     for a in actions:
         if isinstance(a, s.DropColumn | s.RenameColumn | s.AlterColumn):
             name = a.old if isinstance(a, s.RenameColumn) else a.name
-            if name.lower() not in known and not a.if_exists:
+            if name.lower() not in column_names and not a.if_exists:
                 raise DecodeError(f"table {table.table} has no column {name!r}")
     default = (table.charset, table.collation)
     columns: list[ColumnDefinition] = []
@@ -135,7 +135,7 @@ def alter_table(
         columns.append(_altered(definition, key, actions, flavour, in_key=key in primary))
     for action in actions:
         if isinstance(action, s.AddColumn):
-            if action.if_not_exists and action.column.name.lower() in known:
+            if action.if_not_exists and action.column.name.lower() in column_names:
                 continue
             moved.append((_column(action.column, default, flavour, timestamps_explicit), action.place))
         elif isinstance(action, s.ChangeColumn) and action.place is not None and action.old.lower() in changes:
@@ -153,17 +153,17 @@ def alter_table(
         ]
         columns = [_still_binary(c, actions, flavour) for c in columns]
     by_name = {column.name.lower(): column for column in columns}
-    there = {
+    remaining = {
         old: (by_name[new.lower()], changed or conversion is not None)
         for old, (new, changed) in became.items()
         if new.lower() in by_name
     }
-    indexes = kept_indexes(table, there, actions, flavour)
+    indexes = kept_indexes(table, remaining, actions, flavour)
     table = replace(table, columns=tuple(columns), indexes=tuple(indexes))
     if not timestamps_explicit:
         named = {a.column.name.lower() for a in actions if isinstance(a, s.AddColumn | s.ChangeColumn)}
         table = _implied_defaults(table, named, flavour)
-    added = _new_keys(actions, known, flavour, there_before)
+    added = _new_keys(actions, column_names, flavour, there_before)
     table = with_keys(table, added, flavour)
     if not added:
         check_order(before, indexes, table)
@@ -363,20 +363,20 @@ def _where(columns: Sequence[ColumnDefinition], place: s.Place | None, table: Ta
     raise DecodeError(f"table {table} has no column {place.after!r}")
 
 
-def _new_keys(actions: Sequence[s.Action], known: set[str], flavour: Flavour, there: set[str]) -> list[s.IndexSpec]:
+def _new_keys(actions: Sequence[s.Action], columns: set[str], flavour: Flavour, indexes: set[str]) -> list[s.IndexSpec]:
     """Return the keys that the clauses add.
 
-    ``known``, ``there``: columns and keys before the statement, in lower case.
+    ``columns``, ``indexes``: columns and keys before the statement, in lower case.
     """
     keys: list[s.IndexSpec] = []
     for action in actions:
         if isinstance(action, s.AddIndex):
             keys.append(action.index)
-        elif isinstance(action, s.ChangeColumn) and action.old.lower() in known:
+        elif isinstance(action, s.ChangeColumn) and action.old.lower() in columns:
             keys += _conditional(_column_keys(action.column, flavour), action.if_exists)
-        elif isinstance(action, s.AddColumn) and not (action.if_not_exists and action.column.name.lower() in known):
+        elif isinstance(action, s.AddColumn) and not (action.if_not_exists and action.column.name.lower() in columns):
             keys += _conditional(_column_keys(action.column, flavour), action.if_not_exists)
-    return [key for key in keys if not (key.if_not_exists and _name_of(key) in there)]
+    return [key for key in keys if not (key.if_not_exists and _name_of(key) in indexes)]
 
 
 def _conditional(keys: Sequence[s.IndexSpec], condition: bool) -> list[s.IndexSpec]:

@@ -352,8 +352,8 @@ class _Step:
 
     @property
     def _explicit(self) -> bool:
-        said = self.session.timestamps_explicit
-        return self.state.timestamps_explicit if said is None else said
+        explicit = self.session.timestamps_explicit
+        return self.state.timestamps_explicit if explicit is None else explicit
 
     @property
     def _flavour(self) -> Flavour:
@@ -470,8 +470,8 @@ class _Step:
             self.state.note_other(new)
             return
         before, why = self.state.find(old), self.state.why_unknown(old)
-        if before is None and why is None and (found := self.ask(self.state.canonical(new))) is not None:
-            before = replace(found, table=self.state.canonical(old))
+        if before is None and why is None and (definition := self.ask(self.state.canonical(new))) is not None:
+            before = replace(definition, table=self.state.canonical(old))
         if before is None:
             self.state.forget(old)
             reason = why.reason if why else f"{old} is not in the schema history before it was renamed"

@@ -61,8 +61,8 @@ class Collations:
             of = named or otherwise[0]
             return of, self.default_of.get(of, otherwise[1])
         if collation:
-            found = self.collation(collation, named or otherwise[0])
-            return self.charset_of[found], found
+            collation_name = self.collation(collation, named or otherwise[0])
+            return self.charset_of[collation_name], collation_name
         return (named, self.default_of[named]) if named else otherwise
 
     def binary_of(self, charset: str) -> str:

@@ -40,7 +40,7 @@ def as_hexadecimal(raw: bytes, dialect: Dialect) -> bytes:
     if raw.isascii() or _MARK.search(raw) is None:
         return raw
     wide = _WIDE.get(dialect.charset)
-    masked = raw if wide is None else wide.sub(lambda found: b"\xc0" * len(found[0]), raw)
+    masked = raw if wide is None else wide.sub(lambda match: b"\xc0" * len(match[0]), raw)
     out, at = [], 0
     try:
         for start, end, written in _literals(raw, masked, dialect):

@@ -44,13 +44,13 @@ def kept_indexes(
 
     ``columns``: old name in lower case -> (the column as it becomes, whether it was changed); a dropped one is missing.
     """
-    gone = {a.name.lower() for a in actions if isinstance(a, s.DropIndex)}
+    dropped_names = {a.name.lower() for a in actions if isinstance(a, s.DropIndex)}
     constraints = {a.name.lower() for a in actions if isinstance(a, s.DropConstraint)}
     renamed = {a.old.lower(): a.new for a in actions if isinstance(a, s.RenameIndex)}
     kept_indexes = []
     for index in table.indexes:
         name = index.name.lower()
-        if name in gone or (name in constraints and index.unique):
+        if name in dropped_names or (name in constraints and index.unique):
             continue
         parts: list[tuple[str, int]] = []
         for column, prefix in index.columns:
@@ -97,12 +97,12 @@ def with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec], flavour: Fla
     for spec in specs:
         if spec.kind == "check":
             continue
-        taken = {index.name.lower() for index in indexes}
-        if spec.kind == "primary" and "primary" in taken:
+        used_names = {index.name.lower() for index in indexes}
+        if spec.kind == "primary" and "primary" in used_names:
             if spec.if_not_exists:
                 continue
             raise DecodeError(f"table {table.table} has a primary key already")
-        if spec.name and spec.name.lower() in taken and spec.if_not_exists:
+        if spec.name and spec.name.lower() in used_names and spec.if_not_exists:
             continue
         parts = tuple(_known(table, name, prefix) for name, prefix in spec.columns)
         name = spec.name
@@ -134,17 +134,17 @@ def in_order(table: TableDefinition, flavour: Flavour) -> TableDefinition:
     return replace(table, indexes=tuple(sorted(indexes, key=lambda index: _rank(index, table))))
 
 
-def check_order(before: TableDefinition, kept: Sequence[IndexDefinition], after: TableDefinition) -> None:
+def check_order(before: TableDefinition, remaining: Sequence[IndexDefinition], after: TableDefinition) -> None:
     """Raise DecodeError if the order of the keys, and so the row identity, is unknown after an ALTER TABLE.
 
     The ALTER TABLE adds no key. MariaDB keeps the old order then, but not always, and it is another where a key became
-    a hash or is one no more. ``kept``: the keys that are left, in the old order. Under a primary key the order does not
-    matter.
+    a hash or is one no more. ``remaining``: the keys that are left, in the old order. Under a primary key the order
+    does not matter.
     """
     unique = [index.name for index in after.indexes if index.unique]
     if after.primary_key or len(unique) < 2 or not any(i.kind == "hash" for i in (*before.indexes, *after.indexes)):
         return
-    if before.primary_key or unique != [index.name for index in kept if index.unique]:
+    if before.primary_key or unique != [index.name for index in remaining if index.unique]:
         raise DecodeError("which of its unique keys is the server's first is not known: one of them is a hash")
 
 
@@ -182,18 +182,18 @@ def _begins(index: IndexDefinition, other_index: IndexDefinition) -> bool:
 
 
 def _named(indexes: Iterable[IndexDefinition]) -> list[IndexDefinition]:
-    found: list[IndexDefinition] = []
+    named_indexes: list[IndexDefinition] = []
     for index in indexes:
-        taken = {other.name.lower() for other in found}
-        named = index if index.name else replace(index, name=_made_up(index.columns[0][0], taken))
-        found.insert(0 if named.primary else len(found), named)
-    return found
+        used_names = {earlier.name.lower() for earlier in named_indexes}
+        named = index if index.name else replace(index, name=_made_up(index.columns[0][0], used_names))
+        named_indexes.insert(0 if named.primary else len(named_indexes), named)
+    return named_indexes
 
 
-def _made_up(base: str, taken: set[str]) -> str:
-    if base.lower() not in taken and base.lower() != "primary":
+def _made_up(base: str, used_names: set[str]) -> str:
+    if base.lower() not in used_names and base.lower() != "primary":
         return base
-    return next(name for number in range(2, 1000) if (name := f"{base}_{number}").lower() not in taken)
+    return next(name for number in range(2, 1000) if (name := f"{base}_{number}").lower() not in used_names)
 
 
 def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) -> IndexDefinition:
@@ -223,8 +223,8 @@ def hashed_keys(table: TableDefinition, flavour: Flavour) -> tuple[int, int]:
         return 0, 0
     limit = _PART_BYTES.get(table.engine.lower(), _INNODB_PART_BYTES)
     others = [index for index in table.indexes if index.unique and not index.primary]
-    known = sum(index.kind == "hash" for index in others)
-    return known, sum(index.kind == "hash" or _key_bytes(index, table, flavour)[1] > limit for index in others)
+    hashes = sum(index.kind == "hash" for index in others)
+    return hashes, sum(index.kind == "hash" or _key_bytes(index, table, flavour)[1] > limit for index in others)
 
 
 def _is_hash(index: IndexDefinition, table: TableDefinition, limit: int, flavour: Flavour) -> bool:
@@ -270,14 +270,14 @@ def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, fla
             return min(most, limit // width)
         if flavour.mariadb:  # it takes the type's bytes for characters
             return min(prefix, most) if unique else min(prefix, most, limit // width)
-        wanted = min(prefix * width, most)
-        return (wanted if unique else min(wanted, limit)) // width
+        length = min(prefix * width, most)
+        return (length if unique else min(length, limit)) // width
     if family in _STRINGS:
         argument = column.arguments[0] if column.arguments else 1
-        wanted = prefix if prefix and prefix < argument else argument
-        if not unique and wanted * width > limit:
-            wanted = limit // width
-        return 0 if wanted == argument else wanted
+        length = prefix if prefix and prefix < argument else argument
+        if not unique and length * width > limit:
+            length = limit // width
+        return 0 if length == argument else length
     return 0
 
 

@@ -68,10 +68,10 @@ class Dialect:
             return False
         if not number:
             return True
-        wanted = int(number)
-        if self.mariadb and not maker and 50700 <= wanted <= 99999:
+        minimum = int(number)
+        if self.mariadb and not maker and 50700 <= minimum <= 99999:
             return False
-        return not self.version or self.version >= wanted
+        return not self.version or self.version >= minimum
 
 
 _SPACE = re.compile(r"[ \t\n\v\f\r]+")

@@ -122,34 +122,34 @@ class _UnknownError(Exception):
 
 
 def _pairs(parts: Sequence[ColumnChange]) -> list[tuple[ColumnDefinition, ColumnDefinition]]:
-    found = {(part.old, part.new): None for part in parts if part.old is not None and part.new is not None}
-    return [(old, new) for old, new in found if old is not None and new is not None and old != new]
+    pairs = {(part.old, part.new): None for part in parts if part.old is not None and part.new is not None}
+    return [(old, new) for old, new in pairs if old is not None and new is not None and old != new]
 
 
 def _converted(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
     """Return the steps between two definitions of a column. Raises _UnknownError."""
-    one, other = old.family, new.family
+    before, after = old.family, new.family
     if (old.type, old.charset) == (new.type, new.charset):
         return []
-    if one in _CHARACTERS | _LABELLED and other in _CHARACTERS | _LABELLED:
+    if before in _CHARACTERS | _LABELLED and after in _CHARACTERS | _LABELLED:
         return _of_text(old, new, under)
-    if one in _BYTES and other in _BYTES:
+    if before in _BYTES and after in _BYTES:
         return _of_bytes(old, new, under)
-    if one in _WHOLE | {"decimal"} and other in _CHARACTERS:
+    if before in _WHOLE | {"decimal"} and after in _CHARACTERS:
         return _as_text(old, new, under)
-    if other in _WHOLE | {"decimal"} and one in _WHOLE | {"decimal", "year"}:
+    if after in _WHOLE | {"decimal"} and before in _WHOLE | {"decimal", "year"}:
         return _of_numbers(old, new, under)
-    if one in _WHOLE and other in _EXACT_BITS and not new.arguments and _bits(old) <= _EXACT_BITS[other]:
+    if before in _WHOLE and after in _EXACT_BITS and not new.arguments and _bits(old) <= _EXACT_BITS[after]:
         return _signed(old, new, under)
-    if {one, other} <= {"float", "double"} and (one == other or other == "double") and not new.arguments:
+    if {before, after} <= {"float", "double"} and (before == after or after == "double") and not new.arguments:
         return _signed(old, new, under)
-    if one == other == "bit" and (new.arguments >= old.arguments or under.strict):
+    if before == after == "bit" and (new.arguments >= old.arguments or under.strict):
         return []
-    if one == other and one in _TIMES:
+    if before == after and before in _TIMES:
         return _of_times(old, new, under)
-    if (one, other) == ("date", "datetime"):
+    if (before, after) == ("date", "datetime"):
         return [Step(StepKind.AT_MIDNIGHT)]
-    if one == other == "year" or (other == "geometry" and _is_shape(one)):
+    if before == after == "year" or (after == "geometry" and _is_shape(before)):
         return []
     raise _UnknownError("the server converts the values in its own way")
 
@@ -244,35 +244,35 @@ def _holds(column: ColumnDefinition) -> int:
 
 
 def _of_text(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
-    one, other = old.family, new.family
+    before, after = old.family, new.family
     if "binary" in {old.charset, new.charset}:
         raise _UnknownError("bytes become text, or text bytes")
     if not under.strict and not _keeps_characters(old.charset or "", new.charset or ""):
         raise _UnknownError(f"characters that {new.charset} does not have become question marks")
-    if other in _LABELLED:
-        if one != other:
+    if after in _LABELLED:
+        if before != after:
             raise _UnknownError("the server looks for the label that a text means")
         return _of_labels(old, new, under)
-    if one in _LABELLED:
+    if before in _LABELLED:
         lengths = list(map(len, old.labels)) or [0]
-        longest = max(lengths) if one == "enum" else sum(lengths) + len(lengths) - 1
+        longest = max(lengths) if before == "enum" else sum(lengths) + len(lengths) - 1
         if longest > _holds(new) and not under.strict:
             raise _UnknownError("labels that do not fit are cut")
         return []
-    if one == "char" and other != "char" and under.mode is not None and under.mode & _PADS_CHAR:
+    if before == "char" and after != "char" and under.mode is not None and under.mode & _PADS_CHAR:
         raise _UnknownError("texts are padded with blanks (PAD_CHAR_TO_FULL_LENGTH)")
     return _of_characters(old, new, under)
 
 
 def _of_characters(old: ColumnDefinition, new: ColumnDefinition, under: Conditions) -> list[Step]:
-    one, other = old.family, new.family
-    if other in _TEXTS:
+    before, after = old.family, new.family
+    if after in _TEXTS:
         return [] if _bytes_fit(old, new) else [Step(StepKind.AT_MOST, _holds(new))]
     holds, steps = new.arguments[0], []
-    fits = one not in _TEXTS and old.arguments[0] <= holds
-    if not fits and not (under.strict and (one == "char" or _copied_as_it_is(old, new))):
+    fits = before not in _TEXTS and old.arguments[0] <= holds
+    if not fits and not (under.strict and (before == "char" or _copied_as_it_is(old, new))):
         steps.append(Step(StepKind.LEFT, holds))
-    if other == "char" and (steps or one != "char"):
+    if after == "char" and (steps or before != "char"):
         steps.append(Step(StepKind.TRIM_BLANKS))
     return steps
 

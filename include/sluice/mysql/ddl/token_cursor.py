@@ -42,12 +42,12 @@ class Reader:
 
         Raises DecodeError for a quote or comment that does not end.
         """
-        wanted = self._at + ahead
-        while wanted >= len(self._tokens):
+        place = self._at + ahead
+        while place >= len(self._tokens):
             if self._tokens and self._tokens[-1].kind is Kind.END:
                 return self._tokens[-1]
             self._tokens.append(next(self._more))
-        return self._tokens[wanted]
+        return self._tokens[place]
 
     def next(self) -> Token:
         """Return the token here, and move on."""

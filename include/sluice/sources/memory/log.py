@@ -109,8 +109,8 @@ class MemoryStore:
         """Create a table, or change its definition; a statement of the log."""
         with self.changed:
             old, new = self.tables.get(schema.table), definition_of(schema)
-            made = "CREATE" if old is None else "ALTER"
-            statement = f"{made} TABLE {schema.table} ({', '.join(f'{c.name} {c.sql_type}' for c in schema.columns)})"
+            verb = "CREATE" if old is None else "ALTER"
+            statement = f"{verb} TABLE {schema.table} ({', '.join(f'{c.name} {c.sql_type}' for c in schema.columns)})"
             if old is None:
                 change = TableChange(schema.table, (ChangeKind.CREATE_TABLE,), None, new)
             else:
@@ -251,10 +251,10 @@ class MemoryStore:
             replica._rows = {table: dict(rows) for table, rows in self._rows.items()}
             return replica
 
-    def follow(self, other: MemoryStore) -> None:
+    def follow(self, member: MemoryStore) -> None:
         """Take the transactions that a member of the group has and this store lacks."""
-        with other.changed:
-            log = list(other.log)
+        with member.changed:
+            log = list(member.log)
         with self.changed:
             known_gtids = {transaction.gtid for transaction in self.log}
             for transaction in log:
@@ -321,7 +321,7 @@ def _place(rows: Mapping[tuple[Any, ...], Row], schema: TableSchema, row: Row) -
     """Return where a row is stored; None if it is not."""
     if schema.primary_key:
         return tuple(row[name] for name in schema.primary_key)
-    return next((place for place, there in rows.items() if there == row), None)
+    return next((place for place, stored_row in rows.items() if stored_row == row), None)
 
 
 def _carried(

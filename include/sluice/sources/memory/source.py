@@ -293,7 +293,7 @@ class MemorySession:
         self,
         start: Offset,
         limits: StreamLimits,
-        wanted: TableFilter,
+        table_filter: TableFilter,
         sink: Callable[[], ChangeSink[M]],
         *,
         definitions: Callable[[], Definitions] | None = None,
@@ -308,7 +308,7 @@ class MemorySession:
             return StreamResult(start, None, 0, 0, 0, True, "head")
         if MemoryPosition.of(start).transactions < self.store.released:
             raise LostPosition(f"the log up to {start} was released", where=self.source.where)
-        reading = _Reading(self, start, limits, wanted, sink, progress)
+        reading = _Reading(self, start, limits, table_filter, sink, progress)
         try:
             return reading.run()
         except BaseException:
@@ -333,11 +333,11 @@ class MemorySession:
         Raises LostPosition if transactions are missing after ``patience_s`` seconds, or if the log from there was
         released.
         """
-        wanted = read_executed(MemoryPosition.of(at).executed)
+        target = read_executed(MemoryPosition.of(at).executed)
 
         def lacks(transactions: int) -> bool:
             has = read_executed(self.store.log[transactions - 1].executed) if transactions else {}
-            return any(has.get(group, 0) < last for group, last in wanted.items())
+            return any(has.get(group, 0) < last for group, last in target.items())
 
         with self.store.changed:
             if not self.store.changed.wait_for(lambda: not lacks(len(self.store.log)), patience_s):
@@ -387,9 +387,9 @@ class MemorySession:
         """Return None: a store numbers no rows."""
         return None
 
-    def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
+    def same_keys(self, fields: Sequence[pa.Field], questions: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
         """Yield True for each key that is in its ``others``: there is no collation, so only equal values are equal."""
-        for number, key, others in asked:
+        for number, key, others in questions:
             yield number, key in others
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
@@ -420,11 +420,11 @@ class _Reading:
         session: MemorySession,
         start: Offset,
         limits: StreamLimits,
-        wanted: TableFilter,
+        table_filter: TableFilter,
         sink: Callable[[], ChangeSink[M]],
         progress: Callable[..., None] | None,
     ) -> None:
-        self.store, self.start, self.limits, self.wanted = session.store, start, limits, wanted
+        self.store, self.start, self.limits, self.wanted = session.store, start, limits, table_filter
         self.marks = session.source.watermark_table
         self.loads = session.source.loads
         self.partner = PartnerLoads()
@@ -438,16 +438,16 @@ class _Reading:
         self.skipped = 0
 
     def run(self) -> StreamResult[Any]:
-        began = told = time.monotonic()
+        began = reported_at = time.monotonic()
         first_change = 0.0
         reason = ""
         with self.store.changed:
-            there = len(self.store.log)
+            log_end = len(self.store.log)
         while not reason:
             now = time.monotonic()
-            if self._progress is not None and now - told >= _PROGRESS_EVERY_S:
+            if self._progress is not None and now - reported_at >= _PROGRESS_EVERY_S:
                 self._progress(changes=self.changes, position=str(self.store.position(self.at)))
-                told = now
+                reported_at = now
             captured = bool(self.changes or self.statements)
             first_change = first_change or (now if captured else 0.0)
             deadline = first_change + self.limits.max_wait_s if captured else began + self.limits.idle_wait_s
@@ -455,7 +455,7 @@ class _Reading:
                 reason = "head"
             elif captured and (now >= deadline or (self._is_at_end() and not self.store.waits_for_more())):
                 reason = "time"
-            elif not captured and now >= deadline and self.at >= there:  # what was there at the beginning is read
+            elif not captured and now >= deadline and self.at >= log_end:  # what was there at the beginning is read
                 reason = "idle"
             else:
                 transaction = self._next(min(max(deadline - now, 0.0), _PROGRESS_EVERY_S))
@@ -505,28 +505,28 @@ class _Reading:
             if self.transactions:
                 error.whole_until = self.store.position(self.at)
             raise error
-        wanted = [
+        selected = [
             (row, change)
             for row, change in enumerate(transaction.changes)
             if change.table == self.marks
             or (self.wanted.wants(change.table) and _EVENTS[change.op] in self.wanted.events)
         ]
-        self.skipped += len(transaction.changes) - len(wanted)
+        self.skipped += len(transaction.changes) - len(selected)
         token = self.loads.read(transaction.mark) if self.loads is not None and transaction.mark else None
         if token is not None and self.loads is not None:
             self.partner = self.partner.met(token, self.loads, captured=bool(self.changes))
-            wanted = [] if self.loads.drops(token) else wanted
+            selected = [] if self.loads.drops(token) else selected
         known_definitions = tuple(
             definition for definition in transaction.definitions if any(map(self.wanted.wants, definition.tables))
         )
         noted = bool(known_definitions) and self.wanted.ddl
-        if wanted or noted:
+        if selected or noted:
             self.sink = self.sink or self._make()
             self.first_us = self.first_us or transaction.commit_time_us
             self.last_us = transaction.commit_time_us
-            for name, rows in groupby(sorted(wanted, key=lambda w: w[1].table), key=lambda w: w[1].table):
-                self._add(transaction, transaction.schemas[name], list(rows), [row for row, _ in wanted], token)
-            self.changes += len(wanted)
+            for name, rows in groupby(sorted(selected, key=lambda w: w[1].table), key=lambda w: w[1].table):
+                self._add(transaction, transaction.schemas[name], list(rows), [row for row, _ in selected], token)
+            self.changes += len(selected)
             self.transactions += 1
         if noted and self.sink is not None:
             table = next(table for table in known_definitions[0].tables if self.wanted.wants(table))
@@ -565,14 +565,14 @@ class _Reading:
             schema = self.wanted.kept(schema)
         written: list[tuple[Op, int, Row | None, Row]] = []
         for row, change in rows:
-            kept = change.after if change.after is not None else change.before
-            assert kept is not None
+            image = change.after if change.after is not None else change.before
+            assert image is not None
             before = change.before if change.op is Op.UPDATE else None
-            written.append((change.op, row, before, kept))
-            if before is not None and any(before[name] != kept[name] for name in schema.primary_key):
+            written.append((change.op, row, before, image))
+            if before is not None and any(before[name] != image[name] for name in schema.primary_key):
                 written.append((Op.KEY_MOVED, row, before, before))
         count, turns = len(written), {row: turn for turn, row in enumerate(numbers)}
-        users = [pa.array([kept.get(c.name) for *_, kept in written], schema.field(c).type) for c in schema.columns]
+        users = [pa.array([image.get(c.name) for *_, image in written], schema.field(c).type) for c in schema.columns]
         names = [c.name for c in schema.columns]
         buckets = self.sink.buckets(schema, [users[names.index(name)] for name in schema.primary_key], count)
         meta: dict[str, Any] = {
@@ -690,10 +690,10 @@ class MemoryChunkReader(MemoryLoad):
         key = key_of(schema, request)
         if not key.columns:
             return (), True
-        left = _within(self.store.rows(request.table), key.names, request, planned.upto, ())
-        if len(left) < rows:
+        remaining = _within(self.store.rows(request.table), key.names, request, planned.upto, ())
+        if len(remaining) < rows:
             return (), True
-        return tuple(literal(left[rows - 1][name]) for name in key.names), False
+        return tuple(literal(remaining[rows - 1][name]) for name in key.names), False
 
     def rows(
         self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
@@ -736,10 +736,10 @@ def _within(
 ) -> list[Row]:
     """Return the rows of ``lower <= key <= upper`` and ``after < key <= upto``; a bound may have first columns only."""
     lower, upper, low, high = read_key(request.lower), read_key(request.upper), read_key(after), read_key(upto)
-    found = []
+    rows_within = []
     for row in rows:
         key = tuple(row[name] for name in names)
-        asked = key[: len(lower)] >= lower and (not upper or key[: len(upper)] <= upper)
-        if asked and (not low or key[: len(low)] > low) and (not high or key[: len(high)] <= high):
-            found.append(row)
-    return sorted(found, key=lambda row: tuple(row[name] for name in names))
+        in_range = key[: len(lower)] >= lower and (not upper or key[: len(upper)] <= upper)
+        if in_range and (not low or key[: len(low)] > low) and (not high or key[: len(high)] <= high):
+            rows_within.append(row)
+    return sorted(rows_within, key=lambda row: tuple(row[name] for name in names))

@@ -402,7 +402,7 @@ class MySQLSession:
         self,
         start: Offset,
         limits: StreamLimits,
-        wanted: TableFilter,
+        table_filter: TableFilter,
         sink: Callable[[], ChangeSink[M]],
         *,
         definitions: Callable[[], Definitions] | None = None,
@@ -427,7 +427,7 @@ class MySQLSession:
         reading = LogReading(
             source.endpoint,
             source.server_id,
-            wanted,
+            table_filter,
             limits,
             marks=source.watermark_table,
             loads=source.loads,
@@ -503,11 +503,11 @@ class MySQLSession:
             return numbering(self.connection)
 
     def same_keys(
-        self, fields: Sequence[pa.Field], asked: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]]
+        self, fields: Sequence[pa.Field], questions: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]]
     ) -> Iterator[tuple[int, bool]]:
         """Let the server compare text keys by their collations."""
         with self._asking():
-            yield from same_keys(self.connection, fields, asked)
+            yield from same_keys(self.connection, fields, questions)
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:
@@ -547,7 +547,9 @@ class MySQLSchemaHistory:
     def _endpoint(self) -> Endpoint:
         return self.session.source.endpoint
 
-    def snapshot(self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None) -> SchemaState:
+    def snapshot(
+        self, at: Offset, table_filter: TableFilter, progress: Callable[[], None] | None = None
+    ) -> SchemaState:
         """Read today's definitions; a table that a statement changed since ``at`` is unknown in them."""
         session = self.session
         info = session.info
@@ -558,7 +560,7 @@ class MySQLSchemaHistory:
                 info,
                 dump_start(info, Position.of(at)),
                 server_id=session.source.server_id,
-                selection=wanted,
+                selection=table_filter,
                 progress=progress,
             )
 

@@ -191,7 +191,9 @@ class SchemaHistory(Protocol):
     Raises SourceUnavailable, LostPosition.
     """
 
-    def snapshot(self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None) -> Definitions:
+    def snapshot(
+        self, at: Offset, table_filter: TableFilter, progress: Callable[[], None] | None = None
+    ) -> Definitions:
         """Return all definitions as of ``at``, from the server. Tables that were changed since are unknown in it."""
 
     def has(self, at: Offset) -> bool:

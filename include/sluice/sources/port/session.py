@@ -82,7 +82,7 @@ class SourceSession(Protocol):
         self,
         start: Offset,
         limits: StreamLimits,
-        wanted: TableFilter,
+        table_filter: TableFilter,
         sink: Callable[[], ChangeSink[M]],
         *,
         definitions: Callable[[], Definitions] | None = None,
@@ -162,7 +162,7 @@ class SourceSession(Protocol):
     def numbering(self) -> tuple[int, int] | None:
         """Return (auto_increment_increment, auto_increment_offset), or None if the source has no auto-increment."""
 
-    def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
+    def same_keys(self, fields: Sequence[pa.Field], questions: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
         """Yield (number, is_same) for each (number, key, others).
 
         ``is_same``: the source treats ``key`` as equal to one of ``others``. ``fields``: of the key's columns, as

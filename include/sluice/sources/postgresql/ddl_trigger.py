@@ -262,8 +262,8 @@ def read_ddl_trigger(connection: Connection, publication: str, capture: CaptureC
     triggers = {name: (state, owner) for name, state, owner in rows_of(connection, _TRIGGERS_NOW, (SCHEMA, FUNCTION))}
     owners = {owner for owner in (schema_owner, table_owner, function_owner, chooser_owner) if owner is not None}
     proven = len(owners) == 1 and (superuser or owners == {owner for _, owner in triggers.values()})
-    ours = owners == {login} and installs
-    stranger = "" if not owners or proven or ours else ", ".join(sorted(owners))
+    owned = owners == {login} and installs
+    stranger = "" if not owners or proven or owned else ", ".join(sorted(owners))
     pinned = {
         name.lower(): value for name, _, value in (setting.partition("=") for setting in settings or ())
     } == _SETTINGS
@@ -271,7 +271,7 @@ def read_ddl_trigger(connection: Connection, publication: str, capture: CaptureC
     outdated = has_function and not (body == _BODY and definer and pinned)
     choice = _choice(capture)
     adds_tables = everything or choice is None or chooser == choice
-    made = {
+    presence = {
         CREATE_SCHEMA: has_schema,
         CREATE_TABLE: bool(table_oid),
         SECURE_TABLE: bool(secured),
@@ -286,7 +286,7 @@ def read_ddl_trigger(connection: Connection, publication: str, capture: CaptureC
     disabled = tuple(name for name, (state, _) in triggers.items() if name in TRIGGERS and state not in {"O", "A"})
     fires = set(TRIGGERS) <= triggers.keys() and not disabled and not outdated
     return DdlTrigger(
-        missing=tuple(statement for statement, there in made.items() if not there),
+        missing=tuple(statement for statement, is_present in presence.items() if not is_present),
         stranger=stranger,
         outdated=outdated,
         unsafe=(*([CREATE_FUNCTION] if outdated else []), *revoked),

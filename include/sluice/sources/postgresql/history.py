@@ -38,7 +38,7 @@ class PostgreSQLSchemaHistory:
     session: Asked
 
     def snapshot(
-        self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None
+        self, at: Offset, table_filter: TableFilter, progress: Callable[[], None] | None = None
     ) -> PostgreSQLDefinitions:
         """Return today's definitions.
 
@@ -46,7 +46,7 @@ class PostgreSQLSchemaHistory:
         from there.
         """
         definitions = PostgreSQLDefinitions()
-        for table in self.session.catalog_tables(wanted.wants):
+        for table in self.session.catalog_tables(table_filter.wants):
             if not table.partition:  # its changes come as those of the partitioned table
                 definitions.put_known(KnownTable.of(table))
         definitions.touched.clear()

@@ -296,15 +296,15 @@ def _budget_findings(info: ServerInfo, slot: Slot, budget: int | None) -> list[F
     if budget is None:
         return []
     budget_findings = []
-    kept, limit = info.head - slot.restart, int(info.settings.get("max_slot_wal_keep_size", "-1")) * 2**20
-    if kept > budget:
+    kept_bytes, limit = info.head - slot.restart, int(info.settings.get("max_slot_wal_keep_size", "-1")) * 2**20
+    if kept_bytes > budget:
         budget_findings.append(
             Finding(
                 "warning",
                 "slot_budget",
                 str(budget),
-                f"the server keeps {kept:,} bytes of log for the slot: the capture stands still, or a transaction has "
-                "been open since",
+                f"the server keeps {kept_bytes:,} bytes of log for the slot: the capture stands still, or a "
+                "transaction has been open since",
                 "`sluice status PIPELINE` says what stands still; old transactions: SELECT pid, xact_start FROM "
                 "pg_stat_activity ORDER BY xact_start",
             )
@@ -346,7 +346,7 @@ def _cut_short_findings(tables: Sequence[tuple[TableId, TableId]]) -> list[Findi
     if not tables:
         return []
     named = list(dict.fromkeys(table for table, _ in tables))
-    shown = "; ".join(whole_rows(held) for _, held in tables[:_SHOWN])
+    remedies = "; ".join(whole_rows(identity) for _, identity in tables[:_SHOWN])
     return [
         Finding(
             "warning",
@@ -354,7 +354,7 @@ def _cut_short_findings(tables: Sequence[tuple[TableId, TableId]]) -> list[Findi
             str(len(named)),
             "the log lacks a value out of line (TOAST) that an update left unchanged, so that the update loses against "
             f"a DELETE of its row at the other site at the same time: {_some(named)}",
-            f"{shown}{'; …' if len(tables) > _SHOWN else ''}: the log then holds the whole old row",
+            f"{remedies}{'; …' if len(tables) > _SHOWN else ''}: the log then holds the whole old row",
         )
     ]
 
@@ -450,20 +450,20 @@ def _identity_findings(setup: Setup, pipeline: PipelineConfig, at: Position | No
     findings = []
     if refused := refusals(setup.identities, captured, version):
         reads = {Event.UPDATE, Event.DELETE} & set(pipeline.capture.events)
-        shown = "; ".join(dict.fromkeys(one.remedy for one, _ in refused[:_SHOWN]))
+        remedies = "; ".join(dict.fromkeys(refusal.remedy for refusal, _ in refused[:_SHOWN]))
         findings.append(
             Finding(
                 "error" if at is None or reads else "warning",
                 "replica identity",
                 str(len(refused)),
                 "the server refuses every UPDATE and DELETE of these tables once they are published, or Sluice cannot "
-                f"tell which rows they hit: {_some([f'{one.table} ({why})' for one, why in refused])}",
-                f"add a primary key, or: {shown}; or exclude them (capture.exclude)",
+                f"tell which rows they hit: {_some([f'{identity.table} ({why})' for identity, why in refused])}",
+                f"add a primary key, or: {remedies}; or exclude them (capture.exclude)",
             )
         )
-    names = {one.id for one in captured}
+    names = {table.id for table in captured}
     rest = sorted((setup.publication.tables if setup.publication is not None else frozenset()) - names)
-    others = [one for table in rest for one in setup.identities.get(table, ()) if one.refusal(version)]
+    others = [identity for table in rest for identity in setup.identities.get(table, ()) if identity.refusal(version)]
     if others:
         findings.append(
             Finding(
@@ -471,8 +471,9 @@ def _identity_findings(setup: Setup, pipeline: PipelineConfig, at: Position | No
                 "publication",
                 publication_name(pipeline),
                 "it publishes tables that are not captured, and the server refuses every UPDATE and DELETE of "
-                f"{_some([f'{one.table} ({one.refusal(version)})' for one in others])}",
-                f"a publication of the captured tables alone; or: {'; '.join(one.remedy for one in others[:_SHOWN])}",
+                f"{_some([f'{identity.table} ({identity.refusal(version)})' for identity in others])}",
+                "a publication of the captured tables alone; or: "
+                f"{'; '.join(identity.remedy for identity in others[:_SHOWN])}",
             )
         )
     return findings
@@ -484,8 +485,8 @@ def _operations(pipeline: PipelineConfig) -> frozenset[str]:
 
 
 def _some(tables: Sequence[object]) -> str:
-    shown = ", ".join(map(str, tables[:_SHOWN]))
-    return shown + (f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else "")
+    listed = ", ".join(map(str, tables[:_SHOWN]))
+    return listed + (f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else "")
 
 
 # -- what makes it -----------------------------------------------------------------------------------------------------
@@ -495,7 +496,7 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
     Nothing for tables without a fit identity: once they are published, their applications' own updates fail.
     """
     unfit = server_findings(setup.info) + _identity_findings(setup, pipeline, None)
-    if any(one.severity == "error" for one in unfit):
+    if any(finding.severity == "error" for finding in unfit):
         return []
     statements = []
     name, captured = publication_name(pipeline), {table.id for table in setup.tables if table.logged}

@@ -54,21 +54,21 @@ def ddl_findings(trigger: DdlTrigger, publication: str, *, wanted: bool = True) 
     else:
         why = f"publication {publication} lacks the table of noted statements"
     if _disturbs(trigger):
-        made = (
+        remedy = (
             f"publication {', '.join(trigger.others)} is FOR ALL TABLES, and would send this table, too: make it at "
             "the subscribers first (the first two statements), then run at the source, as a superuser:\n"
             + _as_script(lacking)
         )
     elif trigger.installs:
-        made = "`sluice check PIPELINE --apply` makes it"
+        remedy = "`sluice check PIPELINE --apply` makes it"
     else:
-        made = f"as a superuser:\n{_as_script(lacking)}"
+        remedy = f"as a superuser:\n{_as_script(lacking)}"
     if trigger.unsafe:
         removal = "" if wanted else f"; if no pipeline has ddl: true any more: {REMOVAL}"
-        return [Finding(severity, DDL_SETTING, "unsafe", f"{why}; until it is replaced {_UNTIL}", made + removal)]
+        return [Finding(severity, DDL_SETTING, "unsafe", f"{why}; until it is replaced {_UNTIL}", remedy + removal)]
     if trigger.noted.complete:
-        return [Finding("warning", DDL_SETTING, "not added", f"{why}; until then each has to be added by hand", made)]
-    return [Finding("warning", DDL_SETTING, "not noted", f"{why}; until then {_UNTIL}", made)]
+        return [Finding("warning", DDL_SETTING, "not added", f"{why}; until then each has to be added by hand", remedy)]
+    return [Finding("warning", DDL_SETTING, "not noted", f"{why}; until then {_UNTIL}", remedy)]
 
 
 def made_for_ddl(trigger: DdlTrigger, publication: str, *, has_publication: bool, wanted: bool = True) -> list[str]:
@@ -81,7 +81,9 @@ def made_for_ddl(trigger: DdlTrigger, publication: str, *, has_publication: bool
     if trigger.stranger or not trigger.installs or _disturbs(trigger):
         return []
     return [
-        one for one in _lacking(trigger, publication, wanted=wanted) if has_publication or one != publish(publication)
+        statement
+        for statement in _lacking(trigger, publication, wanted=wanted)
+        if has_publication or statement != publish(publication)
     ]
 
 

@@ -410,8 +410,8 @@ class PostgreSQLSession:
         Event triggers stop no capture: an unsafe one is no safer while nothing is read.
         """
         findings = [
-            replace(one, fix=SHOWN, severity="warning") if one.setting == DDL_SETTING else one
-            for one in self._preflight(at)
+            replace(finding, fix=SHOWN, severity="warning") if finding.setting == DDL_SETTING else finding
+            for finding in self._preflight(at)
         ]
         raise_first(findings, f"source {self.source.pipeline.source.connection} ({self.info.version})")
 
@@ -515,7 +515,7 @@ class PostgreSQLSession:
         self,
         start: Offset,
         limits: StreamLimits,
-        wanted: TableFilter,
+        table_filter: TableFilter,
         sink: Callable[[], ChangeSink[M]],
         *,
         definitions: Callable[[], Definitions] | None = None,
@@ -531,27 +531,27 @@ class PostgreSQLSession:
             return StreamResult(start, None, 0, 0, 0, True, "head")
         log = self._opened(start, position)
         self._log = None
-        kept = False
+        keeps_log = False
         try:
             result = capture(
                 log,
                 position,
                 limits,
-                wanted,
+                table_filter,
                 sink,
                 lookups=Lookups(self.catalog_table, self._type),
                 definitions=(lambda: _own(definitions())) if definitions is not None else None,
                 head=self.info.head,
                 progress=progress,
             )
-            kept = self._to_stream
-            if kept:
+            keeps_log = self._to_stream
+            if keeps_log:
                 self._log, self._log_at, self._kept_since = log, result.last, time.monotonic()
-            filled = [one for one in self._attached if Selection.compile(self.source.pipeline.capture).wants(one)]
+            filled = [table for table in self._attached if Selection.compile(self.source.pipeline.capture).wants(table)]
             self._attached = []
             return replace(result, filled=(*result.filled, *filled)) if filled else result
         finally:
-            if not kept:
+            if not keeps_log:
                 log.close()
 
     def _opened(self, start: Offset, position: Position) -> OpenLog:
@@ -668,10 +668,10 @@ class PostgreSQLSession:
         with self._asking():
             return table_list.numbering(self.connection)
 
-    def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
+    def same_keys(self, fields: Sequence[pa.Field], questions: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
         """Let the server compare text keys by their collations."""
         with self._asking():
-            yield from table_list.same_keys(fields, asked)
+            yield from table_list.same_keys(fields, questions)
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
     def choose_marking(self) -> Marking:

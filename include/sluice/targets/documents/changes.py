@@ -133,7 +133,7 @@ def about(batch: int, piece: ChangePiece) -> dict[str, pa.Array]:
 def before(piece: ChangePiece) -> tuple[pa.Table, pa.Array]:
     """Return the rows before the changes as a table like that of the rows, and which of them there are."""
     held_chunk = one_chunk(piece.rows["_before"])
-    fields = [piece.rows.schema.field(one.name) for one in held_chunk.type if one.name in piece.rows.schema.names]
+    fields = [piece.rows.schema.field(part.name) for part in held_chunk.type if part.name in piece.rows.schema.names]
     columns = [member(held_chunk, field.name).cast(field.type) for field in fields]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields)), held_chunk.is_valid()
 

@@ -17,8 +17,8 @@ Document = Mapping[str, Any]
 
 
 def differences(
-    mine: Iterable[Document],
-    held: Iterable[Document | None],
+    expected: Iterable[Document],
+    stored: Iterable[Document | None],
     same: Callable[[str, Any, Any], bool],
     *,
     values: bool,
@@ -28,7 +28,7 @@ def differences(
     ``same``: column, value, value there -> whether they are equal. ``values``: tell values, too.
     """
     missing, different = [], []
-    for number, (own, stored_row) in enumerate(zip(mine, held, strict=True)):
+    for number, (own, stored_row) in enumerate(zip(expected, stored, strict=True)):
         if stored_row is None:
             missing.append(number)
             continue
@@ -39,17 +39,17 @@ def differences(
     return RangeDifferences(tuple(missing), tuple(different))
 
 
-def same_value(made: ColumnType, mine: Any, there: Any) -> bool:
+def same_value(column_type: ColumnType, own: Any, stored: Any) -> bool:
     """Return True if two values of documents are of the same value of a column: texts, numbers, null."""
-    if isinstance(mine, str) and isinstance(there, str):
+    if isinstance(own, str) and isinstance(stored, str):
         expected_text, stored_text = (
-            text.removesuffix("Z") if made.kind is ColumnKind.TIMESTAMP else text for text in (mine, there)
+            text.removesuffix("Z") if column_type.kind is ColumnKind.TIMESTAMP else text for text in (own, stored)
         )
-        return alike(made, expected_text.encode(), stored_text.encode())
-    if isinstance(mine, float) or isinstance(there, float):
-        numbers = isinstance(mine, int | float) and isinstance(there, int | float)
-        return numbers and repr(float(mine)) == repr(float(there))
-    return type(mine) is type(there) and bool(mine == there)
+        return alike(column_type, expected_text.encode(), stored_text.encode())
+    if isinstance(own, float) or isinstance(stored, float):
+        numbers = isinstance(own, int | float) and isinstance(stored, int | float)
+        return numbers and repr(float(own)) == repr(float(stored))
+    return type(own) is type(stored) and bool(own == stored)
 
 
 def key_table(

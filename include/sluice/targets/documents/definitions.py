@@ -27,15 +27,15 @@ class Definition:
 
     def to_json(self) -> dict[str, Any]:
         """Return the definition as it is stored."""
-        told = {"table": self.table, "columns": list(self.columns), "key": list(self.key)}
+        document = {"table": self.table, "columns": list(self.columns), "key": list(self.key)}
         more = {"moves_to": self.moves_to, "ids": self.ids}
-        return told | {name: given for name, given in more.items() if given}
+        return document | {name: extra for name, extra in more.items() if extra}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Definition:
+    def from_json(cls, stored: Mapping[str, Any]) -> Definition:
         """Read a stored definition. Raises KeyError, TypeError."""
-        columns, key = tuple(map(str, told["columns"])), tuple(map(str, told["key"]))
-        return cls(str(told["table"]), columns, key, str(told.get("moves_to", "")), str(told.get("ids", "")))
+        columns, key = tuple(map(str, stored["columns"])), tuple(map(str, stored["key"]))
+        return cls(str(stored["table"]), columns, key, str(stored.get("moves_to", "")), str(stored.get("ids", "")))
 
 
 def definition_of(plan: PlannedTable) -> Definition:
@@ -43,25 +43,25 @@ def definition_of(plan: PlannedTable) -> Definition:
     return Definition(str(plan.target), tuple(column.name for column in plan.columns), plan.key)
 
 
-def require_own_table(found: Definition, plan: PlannedTable, there: str, hint: str) -> None:
+def require_own_table(definition: Definition, plan: PlannedTable, place: str, hint: str) -> None:
     """Raise MappingError if what holds the documents of a planned table has those of another one.
 
-    ``there``: its name, for messages.
+    ``place``: its name, for messages.
     """
-    if found.table != str(plan.target):
+    if definition.table != str(plan.target):
         raise MappingError(
-            f"{there} has the rows of {found.table}, and those of {plan.target} would be among them",
+            f"{place} has the rows of {definition.table}, and those of {plan.target} would be among them",
             where=str(plan.target),
             hint=hint,
         )
 
 
-def require_defined(found: Definition, plan: PlannedTable, pipeline: str, anew: str) -> None:
+def require_defined(definition: Definition, plan: PlannedTable, pipeline: str, anew: str) -> None:
     """Raise MappingError unless rows of a planned table fit its definition. ``anew``: how people make it anew."""
     require_names(
         plan,
-        found.columns,
-        found.key,
+        definition.columns,
+        definition.key,
         column_hint=f"`sluice check {pipeline} --apply` adds it, or leave it out: mapping.columns.exclude",
         key_hint=f"name the same key in the mapping: key; or {anew} and copy the table anew",
     )

@@ -106,7 +106,7 @@ class Follower(ABC):
         """Change documents, then the definition. ``values``: of new columns, as documents have them."""
 
     @abstractmethod
-    def document_value(self, table: TableId, name: str, values: pa.Array, made: ColumnType) -> Any:
+    def document_value(self, table: TableId, name: str, values: pa.Array, column_type: ColumnType) -> Any:
         """Return one value of a column as documents have it."""
 
     def follow(self, place: RecordPlace, fence: Fence) -> None:

@@ -49,8 +49,8 @@ _AT = ColumnType(ColumnKind.TIMESTAMP, digits=6)
 
 def append(client: Client, record: Record, fence: Fence, plan: PlannedTable, piece: ChangePiece) -> WriteResult:
     """Write the changes of a piece. Raises LoadError, MappingError, Fenced."""
-    place, made = client.place, TableDocuments(client.place, plan)
-    ids, documents = ids_of(place.owner, fence.batch, piece), _documents(made, fence.batch, piece)
+    place, documents_of = client.place, TableDocuments(client.place, plan)
+    ids, documents = ids_of(place.owner, fence.batch, piece), _documents(documents_of, fence.batch, piece)
     _require_sizes(client, plan, ids, documents)
     total = WriteResult()
     for index, numbers in _indexes(client, plan, piece):
@@ -72,11 +72,11 @@ def append(client: Client, record: Record, fence: Fence, plan: PlannedTable, pie
 
 def _documents(documents: TableDocuments, batch: int, piece: ChangePiece) -> pa.Array:
     """Return the changes of a piece as JSON."""
-    was, there = before(piece)
-    old = image({name: pc.fill_null(one, "null") for name, one in documents.texts_of(was).items()})
-    old = pc.if_else(there, old.cast(_TEXT), pa.scalar("null", _TEXT))
-    known_image = image({name: pc.fill_null(_text(name, one), "null") for name, one in about(batch, piece).items()})
-    own = {name: pc.fill_null(one, "null") for name, one in documents.texts_of(piece.rows).items()}
+    was, existed = before(piece)
+    old = image({name: pc.fill_null(texts, "null") for name, texts in documents.texts_of(was).items()})
+    old = pc.if_else(existed, old.cast(_TEXT), pa.scalar("null", _TEXT))
+    known_image = image({name: pc.fill_null(_text(name, array), "null") for name, array in about(batch, piece).items()})
+    own = {name: pc.fill_null(texts, "null") for name, texts in documents.texts_of(piece.rows).items()}
     return image({**own, CHANGE: known_image, BEFORE: old})
 
 
@@ -105,7 +105,7 @@ def _days(client: Client, plan: PlannedTable, rows: pa.Table) -> pa.Array:
     days = pc.cast(pc.cast(one_chunk(rows["_commit_ts"]), pa.timestamp("us")), pa.date32(), safe=False)
     wanted_name = place.options.date_columns.get(str(plan.target))
     if wanted_name is not None:
-        own = next((one for one in rows.schema if true_name(one) == wanted_name), None)
+        own = next((schema_field for schema_field in rows.schema if true_name(schema_field) == wanted_name), None)
         if own is None or not (pa.types.is_date32(own.type) or pa.types.is_timestamp(own.type)):
             raise MappingError(
                 f"options.date_columns names {wanted_name!r}, which is no DATE, DATETIME or TIMESTAMP of {plan.target}",
@@ -156,8 +156,8 @@ def _ensure(client: Client, plan: PlannedTable, index: str) -> None:
             return
         held_index = held_indexes(client, [index]).get(index)  # another process was faster, or the name is no index's
         if held_index is None:
-            said = reply.document["error"].get("reason")
-            raise LoadError(f"making index {index}: {said}", where=index, hint="give it another name: options.index")
+            error = reply.document["error"].get("reason")
+            raise LoadError(f"making index {index}: {error}", where=index, hint="give it another name: options.index")
     if held_index.definition is None or CHANGE not in held_index.fields:
         raise MappingError(
             f"index {index} has other documents than the changes of {plan.target}",

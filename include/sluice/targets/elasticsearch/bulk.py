@@ -83,8 +83,8 @@ class BulkSender:
         ends = np.cumsum(pc.binary_length(lines).to_numpy(zero_copy_only=False))
         first, total = 0, len(lines)
         while first < total:
-            done = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends, done + options.bulk_bytes, side="right"))
+            offset = int(ends[first - 1]) if first else 0
+            end = int(np.searchsorted(ends, offset + options.bulk_bytes, side="right"))
             end = max(first + 1, min(end, first + options.bulk_rows, total))
             yield list(range(first, end))
             first = end
@@ -130,8 +130,8 @@ class BulkSender:
 
     def _asked(self, lines: pa.Array, numbers: Sequence[int]) -> list[dict[str, Any]] | None:
         """Return the answer of each item; None if the request is too large."""
-        whole = len(numbers) == numbers[-1] - numbers[0] + 1
-        some = lines.slice(numbers[0], len(numbers)) if whole else lines.take(pa.array(numbers))
+        contiguous = len(numbers) == numbers[-1] - numbers[0] + 1
+        some = lines.slice(numbers[0], len(numbers)) if contiguous else lines.take(pa.array(numbers))
         body = "".join(some.to_pylist()).encode()
         path = f"{self._path}?require_alias=true&filter_path={_SHOWN}"
         self.requests += 1

@@ -109,15 +109,15 @@ def guarded(client: Client, place: Place, fence: Fence) -> Record:
 def shut_out(client: Client, place: Place, term: int | None) -> None:
     """Remove the aliases of all terms but one, through which writers of earlier terms would still write."""
     reply = client.ask("looking for aliases", "GET", path_of("_alias", place.aliases("*")), allow={_MISSING})
-    held = {index: one.get("aliases", {}) for index, one in reply.document.items() if isinstance(one, dict)}
-    gone = [
+    aliases_of = {index: state.get("aliases", {}) for index, state in reply.document.items() if isinstance(state, dict)}
+    removals = [
         {"remove": {"index": index, "alias": alias}}
-        for index, aliases in held.items()
+        for index, aliases in aliases_of.items()
         for alias in aliases
         if term is None or not alias.endswith(f"~{term}")
     ]
-    if gone:
-        client.acknowledged("shutting out older writers", "POST", "/_aliases", {"actions": gone}, allow={_MISSING})
+    if removals:
+        client.acknowledged("shutting out older writers", "POST", "/_aliases", {"actions": removals}, allow={_MISSING})
 
 
 def let_in(client: Client, place: Place, fence: Fence, indexes: Iterable[str]) -> None:
@@ -139,6 +139,6 @@ def let_in(client: Client, place: Place, fence: Fence, indexes: Iterable[str]) -
     try:
         guarded(client, place, fence)
     except Fenced:
-        gone = [{"remove": add["add"]} for add in adds]
-        client.acknowledged("removing aliases", "POST", "/_aliases", {"actions": gone}, allow={_MISSING})
+        removals = [{"remove": add["add"]} for add in adds]
+        client.acknowledged("removing aliases", "POST", "/_aliases", {"actions": removals}, allow={_MISSING})
         raise

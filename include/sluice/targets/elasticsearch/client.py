@@ -75,9 +75,9 @@ class Client:
         if may_pass_later(status) or is_blocked(status, document):
             return Again(f"the server answers {status}: {reason(document) or shown(answer.text)}")
         self.web.require_accepted(answer, request)
-        said = "" if request.hidden else reason(document)
+        explanation = "" if request.hidden else reason(document)
         raise LoadError(
-            f"{self.web.doing}: the server answers {status}{f': {said}' if said else ''}",
+            f"{self.web.doing}: the server answers {status}{f': {explanation}' if explanation else ''}",
             where=f"{request.method} {request.url.partition('?')[0]}",
         )
 
@@ -93,11 +93,11 @@ class Client:
         try:
             while held_document["hits"]["hits"]:
                 yield held_document["hits"]["hits"]
-                told = {"scroll": "5m", "scroll_id": held_document["_scroll_id"]}
-                held_document = self.ask("reading rows", "POST", "/_search/scroll", told).document
+                body_of_page = {"scroll": "5m", "scroll_id": held_document["_scroll_id"]}
+                held_document = self.ask("reading rows", "POST", "/_search/scroll", body_of_page).document
         finally:
-            told = {"scroll_id": [held_document["_scroll_id"]]}
-            self.ask("ending a search", "DELETE", "/_search/scroll", told, allow={_MISSING})
+            body_of_page = {"scroll_id": [held_document["_scroll_id"]]}
+            self.ask("ending a search", "DELETE", "/_search/scroll", body_of_page, allow={_MISSING})
 
     def refresh(self, indexes: Collection[str]) -> None:
         """Make what was written visible to searches."""
@@ -127,8 +127,8 @@ def reason(document: Any) -> str:
     if not isinstance(error, dict):
         return shown(error) if error else ""
     cause = error.get("caused_by")
-    said = shown(f"{error.get('type', '')}: {error.get('reason', '')}")
-    return f"{said}: {shown(cause.get('reason', ''))}" if isinstance(cause, dict) and cause.get("reason") else said
+    text = shown(f"{error.get('type', '')}: {error.get('reason', '')}")
+    return f"{text}: {shown(cause.get('reason', ''))}" if isinstance(cause, dict) and cause.get("reason") else text
 
 
 def is_blocked(status: int, document: Any) -> bool:

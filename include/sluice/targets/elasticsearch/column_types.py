@@ -50,31 +50,31 @@ _MILLISECONDS = 3
 _TIMES = frozenset({K.DATETIME, K.TIMESTAMP})
 
 
-def field_type(made: ColumnType) -> FieldType:
+def field_type(column_type: ColumnType) -> FieldType:
     """Return the mapping that is proposed for a column."""
-    if made.kind is K.BIGINT and made.unsigned:
+    if column_type.kind is K.BIGINT and column_type.unsigned:
         return _DIGITS
-    field_type = FIELDS[made.kind]
-    if made.kind in _TIMES and made.digits > _MILLISECONDS:
+    field_type = FIELDS[column_type.kind]
+    if column_type.kind in _TIMES and column_type.digits > _MILLISECONDS:
         return FieldType(field_type.mapping, "searches see milliseconds")
     return field_type
 
 
-def document_texts(values: pa.Array, made: ColumnType) -> pa.Array:
+def document_texts(values: pa.Array, column_type: ColumnType) -> pa.Array:
     """Return values as JSON (large_string); null stays null."""
-    if made.kind not in _TIMES or not pa.types.is_timestamp(values.type):
-        return json_texts(values, made)
-    return quoted(iso_texts(values, made))
+    if column_type.kind not in _TIMES or not pa.types.is_timestamp(values.type):
+        return json_texts(values, column_type)
+    return quoted(iso_texts(values, column_type))
 
 
-def key_value(made: ColumnType, value: Any) -> Any:
+def key_value(column_type: ColumnType, value: Any) -> Any:
     """Return a value of a key's column as the source's values are stored, from a document.
 
     Raises ValueError, ArithmeticError.
     """
-    if made.kind in {K.BINARY, K.VARBINARY}:
+    if column_type.kind in {K.BINARY, K.VARBINARY}:
         return b64decode(value)
-    return read_text(made, str(value))
+    return read_text(column_type, str(value))
 
 
 __all__ = ["FIELDS", "FieldType", "document_texts", "field_type", "key_value"]

@@ -70,8 +70,8 @@ class ElasticsearchComparer(ComparesRowsOnly):
         keys = listed_keys(documents.plan, listed, rows.schema)
         columns, fields = [one_chunk(column) for column in keys.columns], list(keys.schema)
         ids, routings = _lists(*documents.places_of(columns, fields))
-        there = held_documents(client, documents.index, ids, routings)
-        return keys_where(listed, [row is not None and key not in sent for key, row in zip(ids, there, strict=True)])
+        stored = held_documents(client, documents.index, ids, routings)
+        return keys_where(listed, [row is not None and key not in sent for key, row in zip(ids, stored, strict=True)])
 
     def _compared(
         self,
@@ -85,12 +85,14 @@ class ElasticsearchComparer(ComparesRowsOnly):
     ) -> RangeDifferences:
         if not ids:
             return RangeDifferences()
-        mine = {name: one.to_pylist() for name, one in documents.texts_of(rows).items()}
-        types = {true_name(one): documents.type_of(one) for one in documents.sent(rows.schema)}
-        columns = zip(*mine.values(), strict=True)
-        own = (dict(zip(mine, map(_parsed, texts), strict=True)) for texts in columns)
-        held = held_documents(client, documents.index, ids, routings)
-        return differences(own, held, lambda name, value, there: same_value(types[name], value, there), values=values)
+        own_texts = {name: column_texts.to_pylist() for name, column_texts in documents.texts_of(rows).items()}
+        types = {true_name(field): documents.type_of(field) for field in documents.sent(rows.schema)}
+        columns = zip(*own_texts.values(), strict=True)
+        own = (dict(zip(own_texts, map(_parsed, texts), strict=True)) for texts in columns)
+        current = held_documents(client, documents.index, ids, routings)
+        return differences(
+            own, current, lambda name, value, stored: same_value(types[name], value, stored), values=values
+        )
 
 
 def _parsed(text: str | None) -> Any:

@@ -55,8 +55,8 @@ class TableDocuments(KeyedRows):
     def texts_of(self, rows: pa.Table) -> dict[str, pa.Array]:
         """Return the JSON texts of what is sent, by true name."""
         return {
-            true_name(one): document_texts(one_chunk(rows[one.name]), self.type_of(one))
-            for one in self.sent(rows.schema)
+            true_name(schema_field): document_texts(one_chunk(rows[schema_field.name]), self.type_of(schema_field))
+            for schema_field in self.sent(rows.schema)
         }
 
     def documents(self, client: Client, rows: pa.Table, *, copied: bool) -> pa.Array:
@@ -78,17 +78,17 @@ class TableDocuments(KeyedRows):
         keys = self.keys_of(rows)
         if (keys.moved & lacks).any():
             raise key_changed(self.plan)
-        known, ops = self.known(rows), rows["_op"].to_pylist()
-        stored = {true_name(one): one.name for one in self.sent(rows.schema)}
+        known_masks, ops = self.known(rows), rows["_op"].to_pylist()
+        stored = {true_name(schema_field): schema_field.name for schema_field in self.sent(rows.schema)}
         texts = {name: value.to_pylist() for name, value in values.items()}
         places = np.flatnonzero(lacks).tolist()
         mask = pa.array(lacks)
-        asked = ids.filter(mask).to_pylist(), routings.filter(mask).to_pylist() if routings is not None else None
-        for place, document in zip(places, held_documents(client, self.index, *asked), strict=True):
+        incomplete = ids.filter(mask).to_pylist(), routings.filter(mask).to_pylist() if routings is not None else None
+        for place, document in zip(places, held_documents(client, self.index, *incomplete), strict=True):
             if document is None and ops[place] == Op.UPDATE and not copied:
                 raise row_missing(self.plan, ids[place], hidden=hidden)
             for name, column in texts.items():
-                if not known[stored[name]][place]:
+                if not known_masks[stored[name]][place]:
                     column[place] = json.dumps((document or {}).get(name), ensure_ascii=False)
         for name, column in texts.items():
             values[name] = pa.array(column, values[name].type)
@@ -99,14 +99,14 @@ def held_documents(
 ) -> Iterator[dict[str, Any] | None]:
     """Yield the document of each id as it is now, None if there is none."""
     for first in range(0, len(ids), _HELD):
-        docs = [{"_id": one} for one in ids[first : first + _HELD]]
+        docs = [{"_id": document_id} for document_id in ids[first : first + _HELD]]
         if routings is not None:
             docs = [{**doc, "routing": by} for doc, by in zip(docs, routings[first : first + _HELD], strict=True)]
         document = client.ask("reading rows", "POST", path_of(index, "_mget"), {"docs": docs}).document
-        for one in document["docs"]:
-            if "error" in one:
-                raise LoadError(f"reading rows: {one['error'].get('reason')}", where=index)
-            yield one["_source"] if one.get("found") else None
+        for answer in document["docs"]:
+            if "error" in answer:
+                raise LoadError(f"reading rows: {answer['error'].get('reason')}", where=index)
+            yield answer["_source"] if answer.get("found") else None
 
 
 __all__ = ["ID_BYTES", "TableDocuments", "held_documents"]

@@ -51,11 +51,11 @@ class _Follower(Follower):
 
     def read(self, table: TableId) -> Definition | None:
         index = self.place.index_of(table)
-        found = held_indexes(self.client, [index]).get(index)
-        return found.definition if found is not None else None
+        index_state = held_indexes(self.client, [index]).get(index)
+        return index_state.definition if index_state is not None else None
 
-    def document_value(self, table: TableId, name: str, values: pa.Array, made: ColumnType) -> Any:
-        text = document_texts(values, made)[0].as_py()
+    def document_value(self, table: TableId, name: str, values: pa.Array, column_type: ColumnType) -> Any:
+        text = document_texts(values, column_type)[0].as_py()
         return None if text is None else json.loads(text)
 
     # -- indexes -------------------------------------------------------------------------------------------------------
@@ -71,13 +71,13 @@ class _Follower(Follower):
         error = reply.document["error"]
         if error["type"] != "resource_already_exists_exception":
             raise LoadError(f"making index {index}: {error.get('reason')}", where=index)
-        there = self._held(index)
-        if there.definition is not None and there.definition.table != str(table):
-            why = f"index {index} has the rows of {there.definition.table}"
+        index_state = self._held(index)
+        if index_state.definition is not None and index_state.definition.table != str(table):
+            why = f"index {index} has the rows of {index_state.definition.table}"
             raise not_followed(self.change, why, "give each table an index of its own: options.index")
         if definition is not None:
             self._put_mapping(
-                index, {name: one for name, one in fields.items() if name not in there.fields}, definition
+                index, {name: field for name, field in fields.items() if name not in index_state.fields}, definition
             )
 
     def _held(self, index: str) -> HeldIndex:
@@ -118,11 +118,11 @@ class _Follower(Follower):
         sender = self._sender(self.place.index_of(table))
         remove_all(self.client, sender, self.record.version(self.fence.batch))
 
-    def _rewritten(self, index: str, into: str, made: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    def _rewritten(self, index: str, into: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Write the documents of an index, changed, to one."""
         sender = self._sender(into)
         for hits in self.client.scan(index):
-            documents = [json.dumps(made(hit["_source"]), ensure_ascii=False, separators=(",", ":")) for hit in hits]
+            documents = [json.dumps(changed(hit["_source"]), ensure_ascii=False, separators=(",", ":")) for hit in hits]
             version = self.record.version(self.fence.batch)
             lines = index_lines(*places_of(hits), pa.array(documents, _TEXT), version)
             for status, why in sender.send(lines).values():
@@ -146,12 +146,14 @@ class _Follower(Follower):
         held_index, renamed = self._held(index), step.renamed
         fields = {new: held_index.fields[old] for old, new in renamed.items() if old in held_index.fields}
         fields |= self._fields(step.table, step.new)
-        self._put_mapping(index, {name: one for name, one in fields.items() if held_index.fields.get(name) != one})
+        self._put_mapping(
+            index, {name: field for name, field in fields.items() if held_index.fields.get(name) != field}
+        )
         if step.drops or renamed or any(value is not None for value in values.values()):
-            gone = set(step.drops)
+            dropped = set(step.drops)
 
             def changed(row: dict[str, Any]) -> dict[str, Any]:
-                kept_values = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
+                kept_values = {renamed.get(name, name): value for name, value in row.items() if name not in dropped}
                 return {**kept_values, **values}
 
             self._rewritten(index, index, changed)
@@ -160,11 +162,13 @@ class _Follower(Follower):
     def make_anew(self, step: AlterTable, definition: Definition) -> None:
         """Make an index with the mappings of the new definition: its rows are copied again."""
         held_index, renamed = self._held(self.place.index_of(step.table)), step.renamed
-        fields = {renamed.get(name, name): one for name, one in held_index.fields.items() if name not in step.drops}
+        fields = {renamed.get(name, name): field for name, field in held_index.fields.items() if name not in step.drops}
         columns = [AddColumn(change.name, change.new) for change in step.changes]
         fields |= self._fields(step.table, [*columns, *step.new])
         self.drop(step.table)
-        self._create(definition, step.table, {name: one for name, one in fields.items() if name in definition.columns})
+        self._create(
+            definition, step.table, {name: field for name, field in fields.items() if name in definition.columns}
+        )
 
 
 def places_of(hits: Sequence[Mapping[str, Any]]) -> tuple[pa.Array, pa.Array | None]:

@@ -49,7 +49,7 @@ class Place:
 
     def aliases(self, term: int | str, index: str = "*") -> str:
         """Return the alias through which an index is written in a term; "*" stands for any."""
-        owner = "".join(f"^{one.lower()}" if one != one.lower() else one for one in escaped(self.owner))
+        owner = "".join(f"^{char.lower()}" if char != char.lower() else char for char in escaped(self.owner))
         return f"{index}~{owner}~{term}"
 
     def routing_of(self, table: TableId) -> str:
@@ -59,7 +59,7 @@ class Place:
 
 def escaped(text: str) -> str:
     """Return a part of a name without the characters that names of indexes may not have."""
-    return "".join(f"%{ord(one):02x}" if one in _NOT_ALLOWED else one for one in text)
+    return "".join(f"%{ord(char):02x}" if char in _NOT_ALLOWED else char for char in text)
 
 
 def path_of(*names: str) -> str:

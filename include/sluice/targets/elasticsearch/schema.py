@@ -61,9 +61,9 @@ class ElasticsearchSchema:
         with connected(self.place) as client:
             try:
                 names = [] if self.place.every else [self.place.index_of(plan.target) for plan in tables]
-                held = held_indexes(client, names)
+                indexes = held_indexes(client, names)
                 for plan in tables:
-                    findings += self._about(client, plan, held)
+                    findings += self._about(client, plan, indexes)
             except SluiceError as error:
                 findings.append(TableFinding("error", tables[0].target, "", error.message, hint=error.hint or ""))
         return findings
@@ -73,30 +73,30 @@ class ElasticsearchSchema:
         if place.every:
             yield from self._changes(plan, index)
             return
-        there = held_indexes.get(index)
+        actual = held_indexes.get(index)
         if not plan.key:
             yield without_key(plan)
             return
-        if there is not None and there.definition is None:
+        if actual is not None and actual.definition is None:
             why = f"index {index} does not say which table's rows it has, and what its key is"
-            yield TableFinding("error", plan.target, "", why, extend_statement(place, plan, there))
+            yield TableFinding("error", plan.target, "", why, extend_statement(place, plan, actual))
             return
-        new = lacking(plan, there.definition.columns) if there is not None and there.definition is not None else []
+        new = lacking(plan, actual.definition.columns) if actual is not None and actual.definition is not None else []
         for name in new:
-            assert there is not None
+            assert actual is not None
             why = f"it has no column {name!r}, which {plan.source} has"
-            yield TableFinding("error", plan.target, name, why, extend_statement(place, plan, there), absent=True)
+            yield TableFinding("error", plan.target, name, why, extend_statement(place, plan, actual), absent=True)
         if new:
             return
         try:
             require(place, held_indexes, plan)
         except MappingError as error:
-            statement = make_statement(place, plan) if there is None else ""
+            statement = make_statement(place, plan) if actual is None else ""
             hint = error.hint or ""
-            yield TableFinding("error", plan.target, "", error.message, statement, hint=hint, absent=there is None)
+            yield TableFinding("error", plan.target, "", error.message, statement, hint=hint, absent=actual is None)
             return
-        assert there is not None
-        yield from self._mapping(plan, there)
+        assert actual is not None
+        yield from self._mapping(plan, actual)
         yield from self._settings(client, plan, index)
         yield TableFinding("ok", plan.target, "", f"index {index}, ids {':'.join(f'<{name}>' for name in plan.key)}")
 
@@ -129,19 +129,19 @@ class ElasticsearchSchema:
 
     def _settings(self, client: Client, plan: PlannedTable, index: str) -> Iterator[TableFinding]:
         path = f"{path_of(index, '_settings')}?flat_settings=true"
-        [one] = client.ask("reading settings", "GET", path).document.values()
-        given: dict[str, Any] = one["settings"]
-        least, kept = (
+        [settings_reply] = client.ask("reading settings", "GET", path).document.values()
+        settings: dict[str, Any] = settings_reply["settings"]
+        least, gc_deletes = (
             self.place.options.timeout.total_seconds(),
-            str(given.get("index.gc_deletes", _DEFAULT_GC_DELETES)),
+            str(settings.get("index.gc_deletes", _DEFAULT_GC_DELETES)),
         )
-        if _seconds(kept) < least:
+        if _seconds(gc_deletes) < least:
             why = (
-                f"index.gc_deletes is {kept}, and a request may take {least:.0f} s (options.timeout): a late one "
+                f"index.gc_deletes is {gc_deletes}, and a request may take {least:.0f} s (options.timeout): a late one "
                 "could write a removed row anew"
             )
             yield TableFinding("warning", plan.target, "", why, hint=f"set index.gc_deletes of {index} to 10m")
-        if given.get("index.translog.durability") == "async":
+        if settings.get("index.translog.durability") == "async":
             why = (
                 "index.translog.durability is async: a crash of the server loses acknowledged rows, and the "
                 "checkpoint does not"
@@ -151,9 +151,9 @@ class ElasticsearchSchema:
     def apply(self, statement: str) -> None:
         """Send what a finding proposes. Raises LoadError."""
         try:
-            given = [_REQUEST.fullmatch(line) for line in statement.splitlines()]
-            requests = [(one[1], json.loads(one[2])) for one in given if one is not None]
-            if not requests or len(requests) < len(given):
+            matches = [_REQUEST.fullmatch(line) for line in statement.splitlines()]
+            requests = [(line_match[1], json.loads(line_match[2])) for line_match in matches if line_match is not None]
+            if not requests or len(requests) < len(matches):
                 raise ValueError("it makes no index, and changes no mapping")
         except ValueError as error:
             raise LoadError(

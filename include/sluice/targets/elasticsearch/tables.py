@@ -47,23 +47,23 @@ class HeldIndex:
 
 def held_indexes(client: Client, indexes: Collection[str]) -> dict[str, HeldIndex]:
     """Return those of the indexes that are there. Raises LoadError if a definition cannot be read."""
-    names, found = sorted(set(indexes)), {}
+    names, indexes_by_name = sorted(set(indexes)), {}
     for first in range(0, len(names), _AT_ONCE):
         part = names[first : first + _AT_ONCE]
         path = f"{path_of(','.join(part))}/_mapping?ignore_unavailable=true".replace("%2C", ",")
         reply = client.ask("reading mappings", "GET", path, allow={_MISSING})
-        for index, one in reply.document.items() if reply.status != _MISSING else ():
-            found[index] = _held(index, one["mappings"])
-    return found
+        for index, description in reply.document.items() if reply.status != _MISSING else ():
+            indexes_by_name[index] = _held(index, description["mappings"])
+    return indexes_by_name
 
 
 def _held(index: str, mapping: Mapping[str, Any]) -> HeldIndex:
     meta = dict(mapping.get("_meta", {}))
-    told, fields = meta.pop(_META, None), mapping.get("properties", {})
-    if told is None:
+    stored, fields = meta.pop(_META, None), mapping.get("properties", {})
+    if stored is None:
         return HeldIndex(None, fields, meta)
     try:
-        definition = Definition.from_json(told)
+        definition = Definition.from_json(stored)
     except (KeyError, TypeError) as error:
         raise LoadError(
             f"_meta.{_META} of index {index} cannot be read: {error!r}",
@@ -73,10 +73,10 @@ def _held(index: str, mapping: Mapping[str, Any]) -> HeldIndex:
     return HeldIndex(definition, fields, meta)
 
 
-def mapped(place: Place, table: TableId, name: str, made: ColumnType) -> dict[str, Any]:
+def mapped(place: Place, table: TableId, name: str, column_type: ColumnType) -> dict[str, Any]:
     """Return the mapping of a column: that of the options, or the proposed one."""
     given_mapping = place.options.mappings.get(f"{table}.{name}")
-    return dict(given_mapping if given_mapping is not None else field_type(made).mapping)
+    return dict(given_mapping if given_mapping is not None else field_type(column_type).mapping)
 
 
 def count_of(fields: Mapping[str, Any]) -> int:
@@ -124,9 +124,9 @@ def make_statement(place: Place, plan: PlannedTable) -> str:
     return statement_of(path_of(place.index_of(plan.target)), body)
 
 
-def extend_statement(place: Place, plan: PlannedTable, held: HeldIndex) -> str:
+def extend_statement(place: Place, plan: PlannedTable, index_state: HeldIndex) -> str:
     """Return the request that gives an index the columns of a planned table that it lacks, and its definition."""
-    given_definition = held.definition
+    given_definition = index_state.definition
     wanted_definition = definition_of(plan)
     names = tuple(
         name for name in wanted_definition.columns if given_definition is None or name not in given_definition.columns
@@ -136,10 +136,10 @@ def extend_statement(place: Place, plan: PlannedTable, held: HeldIndex) -> str:
         if given_definition is None
         else replace(given_definition, columns=(*given_definition.columns, *names))
     )
-    new = fields_of(place, plan, [name for name in names if name not in held.fields])
-    index, body = place.index_of(plan.target), {"_meta": held.meta_with(definition), "properties": new}
+    new = fields_of(place, plan, [name for name in names if name not in index_state.fields])
+    index, body = place.index_of(plan.target), {"_meta": index_state.meta_with(definition), "properties": new}
     statement = statement_of(path_of(index, "_mapping"), body)
-    count = count_of({**held.fields, **new})
+    count = count_of({**index_state.fields, **new})
     if count <= _FIELDS:
         return statement
     return f"{statement_of(path_of(index, '_settings'), {'index': {_LIMIT: count}})}\n{statement}"
@@ -147,34 +147,34 @@ def extend_statement(place: Place, plan: PlannedTable, held: HeldIndex) -> str:
 
 def make_room(client: Client, index: str, fields: Mapping[str, Any]) -> None:
     """Raise the limit of an index for its fields and more ones, if it is lower."""
-    held = held_indexes(client, [index])
-    count = count_of({**held[index].fields, **fields}) if index in held else 0
+    indexes = held_indexes(client, [index])
+    count = count_of({**indexes[index].fields, **fields}) if index in indexes else 0
     if count <= _FIELDS:
         return
     path = f"{path_of(index, '_settings')}?flat_settings=true"
-    [one] = client.ask("reading settings", "GET", path).document.values()
-    if count > int(one["settings"].get(f"index.{_LIMIT}", _FIELDS)):
+    [settings_reply] = client.ask("reading settings", "GET", path).document.values()
+    if count > int(settings_reply["settings"].get(f"index.{_LIMIT}", _FIELDS)):
         doing = f"raising the number of fields of index {index}"
         client.acknowledged(doing, "PUT", path_of(index, "_settings"), {"index": {_LIMIT: count}})
 
 
-def require(place: Place, held: Mapping[str, HeldIndex], plan: PlannedTable) -> None:
+def require(place: Place, indexes: Mapping[str, HeldIndex], plan: PlannedTable) -> None:
     """Raise MappingError unless rows of a planned table can be written."""
     index = place.index_of(plan.target)
-    found = held.get(index)
+    index_state = indexes.get(index)
     apply = f"`sluice check {place.pipeline} --apply`"
-    if found is None or found.definition is None:
-        what = "no index" if found is None else "an index that does not say what its key is"
+    if index_state is None or index_state.definition is None:
+        what = "no index" if index_state is None else "an index that does not say what its key is"
         raise MappingError(
             f"the target has {what} {index} for table {plan.target} of {plan.source}",
             where=str(plan.target),
-            hint=f"{apply} makes {'it' if found is None else 'the index that of this table'}",
+            hint=f"{apply} makes {'it' if index_state is None else 'the index that of this table'}",
         )
     hint = (
         "give each table an index of its own: {schema} and {table} in options.index; names of indexes are in lower case"
     )
-    require_own_table(found.definition, plan, f"index {index}", hint)
-    require_defined(found.definition, plan, place.pipeline, "delete the index")
+    require_own_table(index_state.definition, plan, f"index {index}", hint)
+    require_defined(index_state.definition, plan, place.pipeline, "delete the index")
     column = place.routing_of(plan.target)
     if column and column not in plan.key:
         raise MappingError(

@@ -144,7 +144,7 @@ class ElasticsearchReconciler:
 
     def others(self) -> tuple[OtherWriter, ...]:
         """Return the other pipelines with a checkpoint at the server."""
-        place, found, now = self.place, [], time.time()
+        place, writers, now = self.place, [], time.time()
         index = place.options.checkpoint_index
         with connected(place) as client:
             refreshed = client.ask("refreshing an index", "POST", path_of(index, "_refresh"), allow={_MISSING})
@@ -152,13 +152,13 @@ class ElasticsearchReconciler:
                 return ()
             body = {"size": _MOST, "query": {"bool": {"must_not": {"term": {"pipeline": place.pipeline}}}}}
             document = client.ask("reading checkpoints", "POST", path_of(index, "_search"), body).document
-        for one in document["hits"]["hits"]:
-            held_record, owner = found_record(one, place, one["_id"]), str(one["_id"])
+        for hit in document["hits"]["hits"]:
+            held_record, owner = found_record(hit, place, hit["_id"]), str(hit["_id"])
             forget = f"DELETE {path_of(index, '_doc', owner)}"
-            found.append(
-                OtherWriter(one["_source"]["pipeline"], held_record.tables, max(0.0, now - held_record.at), forget)
+            writers.append(
+                OtherWriter(hit["_source"]["pipeline"], held_record.tables, max(0.0, now - held_record.at), forget)
             )
-        return tuple(found)
+        return tuple(writers)
 
 
 @dataclass(frozen=True)

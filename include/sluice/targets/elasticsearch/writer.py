@@ -66,11 +66,11 @@ class ElasticsearchStore(DocumentStore[Client]):
         self, client: Client, fence: Fence, tables: Sequence[PlannedTable], cleared: Sequence[PlannedTable]
     ) -> set[TableId]:
         """Give the indexes their aliases. An index that is not there needs no clearing."""
-        held = held_indexes(client, {self.place.index_of(plan.target) for plan in (*tables, *cleared)})
+        indexes = held_indexes(client, {self.place.index_of(plan.target) for plan in (*tables, *cleared)})
         for plan in tables:
-            require(self.place, held, plan)
-        let_in(client, self.place, fence, held)
-        return {plan.target for plan in cleared if self.place.index_of(plan.target) in held}
+            require(self.place, indexes, plan)
+        let_in(client, self.place, fence, indexes)
+        return {plan.target for plan in cleared if self.place.index_of(plan.target) in indexes}
 
     def work(self, client: Client, record: Record, fence: Fence, plan: PlannedTable, options: WorkOptions) -> TableWork:
         """Return what writes rows of a table."""
@@ -131,7 +131,9 @@ class ElasticsearchWork(TableWork):
         ids, routings = self.keyed.places(rows)
         documents = self.keyed.documents(self.client, rows, copied=self.options.copied)
         limit = self.place.options.max_document_bytes
-        sizes, lengths = (pc.binary_length(one.cast(_TEXT)).to_numpy(zero_copy_only=False) for one in (documents, ids))
+        sizes, lengths = (
+            pc.binary_length(part.cast(_TEXT)).to_numpy(zero_copy_only=False) for part in (documents, ids)
+        )
         for number in np.flatnonzero(sizes > limit).tolist():
             why = f"a document of {sizes[number]:,} bytes is larger than options.max_document_bytes, {limit:,}"
             refused.add(rows, number, ids[number], why, "row too large")

@@ -91,8 +91,8 @@ def signature(how: Signature, secret: bytes, body: bytes, now: int) -> dict[str,
     signed = f"{now}.".encode() + body if how.timestamp_header else body
     digest = hmac.new(secret, signed, getattr(hashlib, how.algorithm)).digest()
     text = digest.hex() if how.encoding == "hex" else base64.b64encode(digest).decode()
-    found = {how.header: f"{how.prefix}{text}"}
-    return {**found, how.timestamp_header: str(now)} if how.timestamp_header else found
+    headers = {how.header: f"{how.prefix}{text}"}
+    return {**headers, how.timestamp_header: str(now)} if how.timestamp_header else headers
 
 
 def probe(endpoint: Endpoint) -> str:

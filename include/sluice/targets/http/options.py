@@ -90,10 +90,10 @@ class Success(BaseModel):
     def said_by(self, body: bytes) -> bool:
         """Return True if an answer with this body says that the request was taken."""
         try:
-            found = json.loads(body)
+            answer = json.loads(body)
         except ValueError:
             return False
-        value = found.get(self.field) if isinstance(found, dict) else None
+        value = answer.get(self.field) if isinstance(answer, dict) else None
         return (value if isinstance(value, str) else json.dumps(value)) in self.equals
 
 
@@ -150,18 +150,18 @@ class HttpOptions(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> HttpOptions:
-        known = NAMES | (OF_ROWS if self.batch.max_rows == 1 else frozenset())
+        fields = NAMES | (OF_ROWS if self.batch.max_rows == 1 else frozenset())
         if not self.path.startswith("/") or self.path.startswith("//") or re.search(r"[\s\\#]", self.path):
             raise ValueError("path: write a path that begins with one /; the host is the connection's")
-        self._known("path", self.path, known)
-        taken = {self.idempotency_header.lower(), *(name.lower() for name in self._signing)}
+        self._known("path", self.path, fields)
+        reserved = {self.idempotency_header.lower(), *(name.lower() for name in self._signing)}
         for name, template in self.headers.items():
             _header_name(name)
-            if name.lower() in _OURS | taken or name.lower().startswith("sluice-"):
+            if name.lower() in _OURS | reserved or name.lower().startswith("sluice-"):
                 raise ValueError(f"headers: {name} is set by Sluice, or belongs to the connection")
             if not template.isascii() or not template.isprintable():
                 raise ValueError(f"headers: {name}: only printable ASCII characters can be sent")
-            self._known(f"headers: {name}", template, known)
+            self._known(f"headers: {name}", template, fields)
         if self.named & OF_ROWS and self.format not in {"debezium-json", "cloudevents-json"}:
             raise ValueError("{key} and {op} go with format: debezium-json, and cloudevents-json")
         if self.batch.max_rows > 1 and len({self.methods.insert, self.methods.update, self.methods.delete}) > 1:
@@ -172,18 +172,18 @@ class HttpOptions(BaseModel):
             self._check_body()
         return self
 
-    def _known(self, option: str, template: str, known: frozenset[str]) -> None:
+    def _known(self, option: str, template: str, fields: frozenset[str]) -> None:
         if self.batch.max_rows > 1 and fields_of(option, template) & OF_ROWS:
             raise ValueError(f"{option}: {{key}} and {{op}} are of one row: write batch: {{max_rows: 1}}")
-        require_known(option, template, known)
+        require_known(option, template, fields)
 
     def _check_body(self) -> None:
-        wanted = DOCUMENTS[self.batch.max_rows == 1]
+        placeholder = DOCUMENTS[self.batch.max_rows == 1]
         texts = list(_texts(self.body))
-        if texts.count(wanted) != 1 or self.batch.lines:
-            raise ValueError(f'body: write "{wanted}" once, and no batch: {{lines: true}}')
+        if texts.count(placeholder) != 1 or self.batch.lines:
+            raise ValueError(f'body: write "{placeholder}" once, and no batch: {{lines: true}}')
         for text in texts:
-            if text != wanted:
+            if text != placeholder:
                 require_known("body", text, IN_BODY)
 
     @property
@@ -227,4 +227,4 @@ def _texts(body: Any) -> list[str]:
     if isinstance(body, str):
         return [body]
     inner = body.values() if isinstance(body, dict) else body if isinstance(body, list) else ()
-    return [text for one in inner for text in _texts(one)]
+    return [text for inner_value in inner for text in _texts(inner_value)]

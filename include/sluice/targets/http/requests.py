@@ -93,21 +93,21 @@ class Sending:
     def lanes(self, documents: Iterable[Document]) -> list[list[Document]]:
         """Return the documents in lists that may be sent at the same time; each is in order."""
         count = 1 if self.options.ordering == "global" else self.options.concurrency
-        found: list[list[Document]] = [[] for _ in range(count)]
+        lanes: list[list[Document]] = [[] for _ in range(count)]
         for document in documents:
-            found[document.order % count].append(document)
-        return [lane for lane in found if lane]
+            lanes[document.order % count].append(document)
+        return [lane for lane in lanes if lane]
 
     def parts(self, lane: Sequence[Document]) -> Iterator[list[Document]]:
         """Yield the documents of each request: as many as fit whose method, address and headers are the same."""
-        how, part, size, said = self.options.batch, list[Document](), 0, None
+        how, part, size, head = self.options.batch, list[Document](), 0, None
         for document in lane:
             now = self._said(document)
-            if part and (now != said or len(part) >= how.max_rows or size + len(document.value) > how.max_bytes):
+            if part and (now != head or len(part) >= how.max_rows or size + len(document.value) > how.max_bytes):
                 yield part
                 part, size = [], 0
             part.append(document)
-            size, said = size + len(document.value), now
+            size, head = size + len(document.value), now
         if part:
             yield part
 
@@ -126,28 +126,28 @@ class Sending:
         body = b"" if method == "DELETE" else self._body(part, name)
         if method == "DELETE":
             del own["Content-Type"]
-        hidden = any(one.hidden for one in part)
+        hidden = any(document.hidden for document in part)
         return Request(method, path, {**own, **dict(headers)}, body, "key" in self.options.named_in_path, hidden)
 
     def leads_elsewhere(self, url: str) -> bool:
         """Return True if a value is empty, "." or ".." between two slashes of the path: the request would go to another
         resource than that of its row.
         """
-        template, path = (one.partition("?")[0].split("/") for one in (self.options.path, url))
+        template, path = (url_path.partition("?")[0].split("/") for url_path in (self.options.path, url))
         return any(part in {"", ".", ".."} and part != was for was, part in zip(template, path, strict=True))
 
     def key_of(self, part: Sequence[Document]) -> str:
         """Return the idempotency key of these documents: what they are, and not how many requests there are,
         decides.
         """
-        told = [
+        identity = [
             self.pipeline,
             self.target,
             self.position,
             self.replay,
             *(f"{one.table} {one.change} {one.key}" for one in part),
         ]
-        digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:24]
+        digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:24]
         tables = {one.table for one in part}
         unit = self.replay or (str(next(iter(tables))) if len(tables) == 1 else "changes")
         readable = "/".join(
@@ -187,7 +187,7 @@ class Sending:
         return "application/json"
 
     def _body(self, part: Sequence[Document], key: str) -> bytes:
-        values = [one.value for one in part]
+        values = [document.value for document in part]
         if self.options.batch.lines:
             return b"\n".join(values) + b"\n"
         documents = values[0] if self.options.single else b"[" + b",".join(values) + b"]"
@@ -208,12 +208,12 @@ def _filled(body: Any, words: dict[str, str], documents: str) -> str:
         return json.dumps(body.format(**words), ensure_ascii=False)
     if isinstance(body, dict):
         pairs = (
-            f"{json.dumps(str(name), ensure_ascii=False)}:{_filled(one, words, documents)}"
-            for name, one in body.items()
+            f"{json.dumps(str(name), ensure_ascii=False)}:{_filled(inner_value, words, documents)}"
+            for name, inner_value in body.items()
         )
         return "{" + ",".join(pairs) + "}"
     if isinstance(body, list):
-        return "[" + ",".join(_filled(one, words, documents) for one in body) + "]"
+        return "[" + ",".join(_filled(inner_value, words, documents) for inner_value in body) + "]"
     return json.dumps(body)
 
 

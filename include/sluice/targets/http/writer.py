@@ -147,7 +147,10 @@ class HttpUnit:
                 result += WriteResult(rejected=len(odd))
             left_out = lanes.send(lanes.sending.documents(writer, piece), refusable=rejected is not None)
             result += sent_rows(rows, left_out)
-            refused += [Rejection(rows.slice(n, 1), one.said, str(one.status)) for n, one in sorted(left_out.items())]
+            refused += [
+                Rejection(rows.slice(n, 1), refusal.said, str(refusal.status))
+                for n, refusal in sorted(left_out.items())
+            ]
         if rejected is not None:
             rejected(f"http-{table.plan.source}", table.target, refused)
         return result
@@ -168,10 +171,10 @@ class _Lanes:
         """
         work = [self.threads.submit(self._lane, lane, refusable) for lane in self.sending.lanes(documents)]
         wait(work)
-        errors = [error for one in work if (error := one.exception()) is not None]
+        errors = [error for future in work if (error := future.exception()) is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, Ended)):
             raise error
-        return {row: refusal for one in work for row, refusal in one.result().items()}
+        return {row: refusal for future in work for row, refusal in future.result().items()}
 
     def _lane(self, lane: Sequence[Document], refusable: bool) -> dict[int, Refusal]:
         refused: dict[int, Refusal] = {}

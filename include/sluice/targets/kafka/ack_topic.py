@@ -67,7 +67,7 @@ class AckTopic:
             },
         )
         try:
-            with errors(self.place.endpoint, doing, where=self.place.ack_topic, asked=consumer):
+            with errors(self.place.endpoint, doing, where=self.place.ack_topic, caller=consumer):
                 topic = consumer.list_topics(self.place.ack_topic, timeout=ANSWER_S).topics.get(self.place.ack_topic)
                 if topic is None or (
                     topic.error is not None and topic.error.name() in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}
@@ -166,18 +166,18 @@ class AckTopic:
             topics = KnownTopics(dict(data.get("partitions", {})), dict(data.get("topic_ids", {})))
             return KafkaCheckpoint(checkpoint, topics, tuple(data.get("replayed", ())))
 
-    def record(self, held: KafkaCheckpoint) -> bytes:
+    def record(self, checkpoint: KafkaCheckpoint) -> bytes:
         """Return the record as stored."""
-        more: dict[str, Any] = {"partitions": dict(held.topics.partitions), "replayed": list(held.replayed)}
-        if held.topics.ids:
-            more["topic_ids"] = dict(held.topics.ids)
-        return json.dumps(fields_of(held.checkpoint, self.place.owner) | more).encode()
+        more: dict[str, Any] = {"partitions": dict(checkpoint.topics.partitions), "replayed": list(checkpoint.replayed)}
+        if checkpoint.topics.ids:
+            more["topic_ids"] = dict(checkpoint.topics.ids)
+        return json.dumps(fields_of(checkpoint.checkpoint, self.place.owner) | more).encode()
 
     def make(self) -> None:
         """Create the compacted topic if it is missing. Its segments are small: little is left to be read and stored."""
-        wanted = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
+        config = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
         replication = self.place.options.create_topics.replication
-        create(self.place, self.place.ack_topic, MissingTopics(partitions=1, replication=replication, config=wanted))
+        create(self.place, self.place.ack_topic, MissingTopics(partitions=1, replication=replication, config=config))
         admin, end = self.place.client("AdminClient"), time.monotonic() + ANSWER_S
         with errors(self.place.endpoint, f"making the topic {self.place.ack_topic}"):
             while self.place.ack_topic not in _known(admin, self.place.ack_topic) and time.monotonic() < end:
@@ -186,4 +186,4 @@ class AckTopic:
 
 def _known(admin: Any, topic: str) -> set[str]:
     topics = admin.list_topics(topic, timeout=ANSWER_S).topics
-    return {name for name, one in topics.items() if one.error is None and one.partitions}
+    return {name for name, metadata in topics.items() if metadata.error is None and metadata.partitions}

@@ -104,7 +104,7 @@ def _last_failure(endpoint: Endpoint) -> str:
     return f": {scrubbed(why, endpoint)}" if why and time.monotonic() - at < _SHOWN_S else ""
 
 
-def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
+def client(kind: str, configuration: Mapping[str, Any], endpoint: Endpoint) -> Any:
     """Create a Producer, Consumer or AdminClient. Raises ConfigError for settings that do not exist."""
     lib = library()
     if kind == "AdminClient":
@@ -112,7 +112,7 @@ def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
     else:
         made = getattr(lib, kind)
     try:
-        return made({"log_level": 4, **given}, logger=_Listener(endpoint.connection_id))
+        return made({"log_level": 4, **configuration}, logger=_Listener(endpoint.connection_id))
     except (lib.KafkaException, TypeError, ValueError) as error:
         raise ConfigError(
             f"connection {endpoint.connection_id!r}: {scrubbed(_text(error), endpoint)}",
@@ -134,13 +134,13 @@ def scrubbed(text: str, endpoint: Endpoint) -> str:
 
 def kafka_error(error: BaseException) -> Any:
     """Return the KafkaError inside an exception; None if there is none."""
-    given = error.args[0] if error.args else None
-    return given if isinstance(given, library().KafkaError) else None
+    cause = error.args[0] if error.args else None
+    return cause if isinstance(cause, library().KafkaError) else None
 
 
 def _text(error: BaseException) -> str:
-    found = kafka_error(error)
-    return str(found.str()) if found is not None else str(error)
+    kafka_cause = kafka_error(error)
+    return str(kafka_cause.str()) if kafka_cause is not None else str(error)
 
 
 class KicksOut(Exception):
@@ -221,8 +221,8 @@ def translated(error: Any, endpoint: Endpoint, doing: str, *, where: str = "") -
 
 
 @contextmanager
-def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None) -> Iterator[None]:
-    """Turn errors of the client into Sluice's; with what the log of the client ``asked``, which made the call, says
+def errors(endpoint: Endpoint, doing: str, *, where: str = "", caller: Any = None) -> Iterator[None]:
+    """Turn errors of the client into Sluice's; with what the log of the client ``caller``, which made the call, says
     about them.
 
     Raises KicksOut if the producer may not write any more.
@@ -233,14 +233,14 @@ def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None
     except SystemError:  # the client raised a fatal error during a delivery report, without its cause
         raise KicksOut("the client gave up") from None
     except lib.KafkaException as error:
-        found = kafka_error(error)
-        if found is None:
+        kafka_cause = kafka_error(error)
+        if kafka_cause is None:
             raise LoadError(f"{doing}: {scrubbed(str(error), endpoint)}", where=where or None) from None
-        if asked is not None and named(found) in _NOT_REACHED:
-            asked.poll(0)  # this delivers its log lines
-        if is_out(found):
-            raise KicksOut(scrubbed(str(found.str()), endpoint)) from None
-        raise translated(found, endpoint, doing, where=where) from None
+        if caller is not None and named(kafka_cause) in _NOT_REACHED:
+            caller.poll(0)  # this delivers its log lines
+        if is_out(kafka_cause):
+            raise KicksOut(scrubbed(str(kafka_cause.str()), endpoint)) from None
+        raise translated(kafka_cause, endpoint, doing, where=where) from None
     except BufferError as error:
         raise TargetUnavailable(f"{doing}: {error}", where=where or None) from None
     except TimeoutError:  # of a future of the admin client
@@ -250,6 +250,6 @@ def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None
 def probe(endpoint: Endpoint) -> str:
     """Log in and return how many brokers the cluster has. Raises ConfigError, TargetUnavailable."""
     requested_client = client("AdminClient", settings(endpoint), endpoint)
-    with errors(endpoint, "connecting", asked=requested_client):
+    with errors(endpoint, "connecting", caller=requested_client):
         topics = requested_client.list_topics(timeout=ANSWER_S)
     return f"Kafka, {len(topics.brokers)} brokers"

@@ -91,11 +91,11 @@ class KafkaComparer(ComparesRowsOnly):
         after = b""
         while True:
             with self._lock:
-                found = topic.after(after, MESSAGES)
-            if not found:
+                messages = topic.after(after, MESSAGES)
+            if not messages:
                 return
-            after = found[-1][0]
-            rows = [row for _, value in found if (row := self._back.theirs(value, topic.name)) is not None]
+            after = messages[-1][0]
+            rows = [row for _, value in messages if (row := self._back.theirs(value, topic.name)) is not None]
             yield self._back.keys(plan, rows)
 
     def _read_on(self, plan: PlannedTable) -> _Topic:
@@ -114,11 +114,11 @@ class KafkaComparer(ComparesRowsOnly):
             return None
         keys = listed_keys(plan, listed, rows.schema)
         sent = {key for key, _, _ in self._made(plan, rows)} if rows.num_rows else set()
-        wanted = [
+        only_there = [
             own not in sent and self._back.theirs(topic.newest(own), topic.name) is not None
             for own in self._told_apart(plan, keys)
         ]
-        return keys_where(listed, wanted)
+        return keys_where(listed, only_there)
 
     def _told_apart(self, plan: PlannedTable, keys: pa.Table) -> list[bytes]:
         """Return, for each key, what tells its row apart in a topic."""
@@ -158,14 +158,18 @@ class KafkaComparer(ComparesRowsOnly):
         back = self._back
         missing, different = [], []
         for key, number, value in self._made(plan, rows) if rows.num_rows else ():
-            mine, there = back.mine(value), back.theirs(topic.newest(key), topic.name)
-            assert mine is not None  # rows of the source are there
-            if there is None:
+            expected, stored = back.mine(value), back.theirs(topic.newest(key), topic.name)
+            assert expected is not None  # rows of the source are there
+            if stored is None:
                 missing.append(number)
                 continue
-            odd = tuple(name for name, one in mine.items() if name not in there or _told(one) != _told(there[name]))
+            odd = tuple(
+                name
+                for name, value_here in expected.items()
+                if name not in stored or _told(value_here) != _told(stored[name])
+            )
             if odd:
-                pairs = tuple((_shown(mine[name]), _shown(there.get(name))) for name in odd) if values else ()
+                pairs = tuple((_shown(expected[name]), _shown(stored.get(name))) for name in odd) if values else ()
                 different.append(RowDifference(number, odd, pairs))
         return RangeDifferences(tuple(missing), tuple(different))
 
@@ -190,8 +194,8 @@ class _Topic:
 
     def newest(self, key: bytes) -> bytes | None:
         """Return the value of a key; None if there is no message, or the newest one says that the row was deleted."""
-        found = self._known.execute("SELECT value FROM newest WHERE key = ?", (key,)).fetchone()
-        return found[0] if found is not None else None
+        row = self._known.execute("SELECT value FROM newest WHERE key = ?", (key,)).fetchone()
+        return row[0] if row is not None else None
 
     def after(self, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return existing rows whose keys follow ``key`` in an arbitrary but stable order."""
@@ -223,7 +227,7 @@ class _Topic:
         In a partition the later message is the newer one, whatever the producer's clock said. Clocks only decide for
         keys that went to another partition.
         """
-        found = [
+        entries = [
             (key, message.partition(), message.timestamp()[1], value)
             for message in messages
             for key, value in self._entries(message.key(), message.value())
@@ -231,7 +235,7 @@ class _Topic:
         self._known.executemany(
             "INSERT INTO newest VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET partition = excluded.partition, "
             "at = excluded.at, value = excluded.value WHERE excluded.partition = partition OR excluded.at >= at",
-            found,
+            entries,
         )
         self._known.commit()
 

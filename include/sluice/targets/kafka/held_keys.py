@@ -52,13 +52,13 @@ class HeldKeys:
         ends = committed_ends(self.place, self.topic, self.partitions)
         TopicReader(self.place, self.topic, "keys").read_on(self.partitions, self._take, ends)
         own_pipeline = self.place.pipeline
-        other = self._known.execute(
+        foreign_writer = self._known.execute(
             "SELECT writer FROM held WHERE writer NOT IN ('', ?) LIMIT 1", (own_pipeline,)
         ).fetchone()
-        if other is not None:
+        if foreign_writer is not None:
             raise LoadError(
-                f"the rows of {self.table} went, and topic {self.topic} has rows of {other[0]!r}, too: it cannot be "
-                "emptied",
+                f"the rows of {self.table} went, and topic {self.topic} has rows of {foreign_writer[0]!r}, too: it "
+                "cannot be emptied",
                 where=self.topic,
                 hint="tell the readers, then set the statement's kind to ignore in the ddl of target "
                 f"{self.place.target} until the batch is delivered; {{pipeline}} in options.topic gives each pipeline "

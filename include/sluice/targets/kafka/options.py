@@ -169,11 +169,11 @@ class KafkaOptions(BaseModel):
             ("transaction_topic", self.transaction_topic, ()),
             ("schema_topic", self.schema_topic, ()),
         ):
-            known = {"pipeline", "target", *(("schema", "table") if name == "topic" else ())}
-            if not set(needed) <= require_known(name, template, known):
+            names = {"pipeline", "target", *(("schema", "table") if name == "topic" else ())}
+            if not set(needed) <= require_known(name, template, names):
                 raise ValueError(f"{name} must have {listed(needed)} in it: each target has a topic of its own")
-        one = not fields_of("topic", self.topic) & {"schema", "table"}
-        if self.partitioning is Partitioning.GLOBAL and not one:
+        single_topic = not fields_of("topic", self.topic) & {"schema", "table"}
+        if self.partitioning is Partitioning.GLOBAL and not single_topic:
             raise ValueError(
                 "partitioning: global needs one topic for all tables: leave {schema} and {table} out of topic"
             )
@@ -187,15 +187,15 @@ class KafkaOptions(BaseModel):
             raise ValueError("transaction_topic goes with the debezium formats and cloudevents-json")
         if self.schemas and self.format != "debezium-json":
             raise ValueError("schemas goes with format: debezium-json")
-        if self.form.registered and one and self.subjects is Subjects.TOPIC:
+        if self.form.registered and single_topic and self.subjects is Subjects.TOPIC:
             raise ValueError(
                 "subjects: topic has one schema a topic, and topic is one for all tables: write subjects: topic_record"
             )
         if (self.partitioning is Partitioning.COLUMNS) != bool(self.partition_columns):
             raise ValueError("partition_columns goes with partitioning: columns")
-        ours = sorted(OURS & {name.lower() for name in self.producer})
-        if ours:
-            raise ValueError(f"producer: {ours[0]} is set by Sluice")
+        reserved = sorted(OURS & {name.lower() for name in self.producer})
+        if reserved:
+            raise ValueError(f"producer: {reserved[0]} is set by Sluice")
         for name in self.producer:
             if _CONNECTIONS.match(name.lower()):
                 raise ValueError(
@@ -234,10 +234,10 @@ class KafkaOptions(BaseModel):
 
     def side_topics_of(self, pipeline: str, target: str) -> dict[str, str]:
         """Return the topics that hold no rows, by option."""
-        given = {"transaction_topic": self.transaction_topic, "schema_topic": self.schema_topic}
+        templates = {"transaction_topic": self.transaction_topic, "schema_topic": self.schema_topic}
         return {
             name: _legal(template.format(pipeline=pipeline, target=target))
-            for name, template in given.items()
+            for name, template in templates.items()
             if template
         }
 

@@ -60,7 +60,7 @@ class Place:
     def producer(self, on_delivery: Callable[[Any, Any], None]) -> Any:
         """Return the transactional producer."""
         options, timeout_ms = self.options, int(self.timeout_s * 1000)
-        given = {
+        configuration = {
             "linger.ms": 20,
             "batch.num.messages": 100_000,
             **options.producer,
@@ -74,5 +74,5 @@ class Place:
             "delivery.report.only.error": True,
             "on_delivery": on_delivery,
         }
-        given["batch.size"] = min(1_000_000, options.max_message_bytes)
-        return self.client("Producer", **given)
+        configuration["batch.size"] = min(1_000_000, options.max_message_bytes)
+        return self.client("Producer", **configuration)

@@ -51,10 +51,10 @@ class Registry:
             f"{subject}"
         )
         try:
-            client, found = self._client, lib.Schema(schema, kind)
+            client, registry_schema = self._client, lib.Schema(schema, kind)
             if self.place.options.register_schemas:
-                return int(client.register_schema(subject, found))
-            return int(client.lookup_schema(subject, found).schema_id)
+                return int(client.register_schema(subject, registry_schema))
+            return int(client.lookup_schema(subject, registry_schema).schema_id)
         except lib.SchemaRegistryError as error:
             raise self._translated(error, doing, subject, table) from None
         except _no_answer() as error:
@@ -171,7 +171,7 @@ def _no_answer() -> tuple[type[Exception], ...]:
 
 
 @lru_cache(maxsize=16)
-def _client(given: str) -> Any:
+def _client(configuration_text: str) -> Any:
     """Return the client; one per process, as it caches the numbers."""
-    known: Mapping[str, Any] = json.loads(given)
-    return library().SchemaRegistryClient(dict(known))
+    configuration: Mapping[str, Any] = json.loads(configuration_text)
+    return library().SchemaRegistryClient(dict(configuration))

@@ -85,15 +85,15 @@ class KafkaSchema:
         options, topic, merged = self.place.options, topics.topic_of(plan.target), self.input is Input.MERGED
         key = () if options.form.arrow else options.key_columns.get(str(plan.target), plan.key)
         names = {column.name for column in plan.columns}
-        found = []
+        findings = []
         for option, columns in (("key_columns", options.key_columns), ("partition_columns", options.partition_columns)):
-            found += [
+            findings += [
                 TableFinding("error", plan.target, name, f"options.{option} names a column that is not sent")
                 for name in columns.get(str(plan.target), ())
                 if name not in names
             ]
         if merged and not plan.key:
-            found.append(without_key(plan))
+            findings.append(without_key(plan))
         if topic not in topics.counts:
             create_topics = options.create_topics
             wanted_config = (
@@ -101,7 +101,7 @@ class KafkaSchema:
             )
             missing = create_topics.model_copy(update={"config": wanted_config})
             return [
-                *found,
+                *findings,
                 TableFinding(
                     "error",
                     plan.target,
@@ -113,25 +113,25 @@ class KafkaSchema:
                 ),
             ]
         if changed is not None:
-            found.append(TableFinding("error", plan.target, "", changed.message, hint=changed.hint or ""))
+            findings.append(TableFinding("error", plan.target, "", changed.message, hint=changed.hint or ""))
         config = configs.get(topic, {})
         largest = int(config.get("max.message.bytes", "0") or 0)
         if 0 < largest < options.max_message_bytes:
-            found.append(TableFinding(
+            findings.append(TableFinding(
                 "warning", plan.target, "", f"topic {topic} takes messages of {largest:,} bytes (compressed), and "
                 f"options.max_message_bytes is {options.max_message_bytes:,}: a message between the two stops the "
                 "batch",
                 hint="make the two equal",
             ))  # fmt: skip
         if "compact" in config.get("cleanup.policy", "") and not key:
-            found.append(TableFinding(
+            findings.append(TableFinding(
                 "error", plan.target, "", f"topic {topic} is compacted, and rows without a key have messages without "
                 "one, which it refuses",
                 hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete",
             ))  # fmt: skip
         keyed = f"key ({', '.join(key)})" if key else "no key"
         words = f"topic {topic}, {topics.counts[topic]} partitions by {options.partitioning}, {keyed}, {options.format}"
-        return found or [TableFinding("ok", plan.target, "", words)]
+        return findings or [TableFinding("ok", plan.target, "", words)]
 
     def apply(self, statement: str) -> None:
         """Make a topic, in place of one that the target wrote to. Raises LoadError."""

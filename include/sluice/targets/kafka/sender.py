@@ -142,16 +142,16 @@ class BatchSender:
         """Send what is not a row."""
         names = self._topics.side
         if "schema_topic" in names:
-            made = statement_messages(self._writer, names["schema_topic"], self._rows.statements)
-            self._send_side(names["schema_topic"], made)
+            messages = statement_messages(self._writer, names["schema_topic"], self._rows.statements)
+            self._send_side(names["schema_topic"], messages)
         if "transaction_topic" in names:
-            made = transaction_messages(self._writer, names["transaction_topic"], self._transactions)
-            self._send_side(names["transaction_topic"], made)
+            messages = transaction_messages(self._writer, names["transaction_topic"], self._transactions)
+            self._send_side(names["transaction_topic"], messages)
 
-    def _send_side(self, topic: str, made: Sequence[tuple[bytes | None, bytes]]) -> None:
+    def _send_side(self, topic: str, messages: Sequence[tuple[bytes | None, bytes]]) -> None:
         header = [("sluice.batch", str(self._fence.batch).encode())] if self._options.headers else []
-        keys, values = [key for key, _ in made], [value for _, value in made]
-        self._channel.produce_each(topic, keys, values, [0] * len(made), [header] * len(made))
+        keys, values = [key for key, _ in messages], [value for _, value in messages]
+        self._channel.produce_each(topic, keys, values, [0] * len(messages), [header] * len(messages))
 
     def send(self) -> None:
         """Send everything but the checkpoint."""
@@ -234,7 +234,9 @@ class BatchSender:
                 "sluice.table": piece.table,
                 "sluice.rows": rows,
             }
-            header = [(name, str(said).encode()) for name, said in about.items()] if options.headers else []
+            header = (
+                [(name, str(header_value).encode()) for name, header_value in about.items()] if options.headers else []
+            )
             self._channel.produce_each(topic, [None], [value], [place], [header])
         return refused
 
@@ -264,11 +266,11 @@ class BatchSender:
 
         Raises LoadError for the first if no row may be left out.
         """
-        found = {}
+        refusals = {}
         for number, size in messages.too_large(self._options.max_message_bytes):
             key = _said(messages.keys[number].as_py(), self._options.form.registered)
-            found[int(messages.rows[number])] = self._refusal(piece, size, key)
-        return found
+            refusals[int(messages.rows[number])] = self._refusal(piece, size, key)
+        return refusals
 
     def _refusal(self, piece: ChangePiece, size: int, key: str) -> str:
         """Return why a row is left out. Raises LoadError if none may be."""
@@ -296,11 +298,11 @@ class BatchSender:
         places = self._places(piece.table, len(messages), messages.routes, self._topics.counts[topic])
         keys, values, headers = messages.keys.to_pylist(), messages.values.to_pylist(), messages.headers
         if headers is None:
-            given = [
+            records = [
                 {"key": key, "value": value, "partition": place}
                 for key, value, place in zip(keys, values, places, strict=True)
             ]
-            self._channel.produce_all(topic, given, int(messages.keys.nbytes + messages.values.nbytes))
+            self._channel.produce_all(topic, records, int(messages.keys.nbytes + messages.values.nbytes))
             return
         self._channel.produce_each(topic, keys, values, places, headers)
 

@@ -23,14 +23,14 @@ def why_not_emptied(options: KafkaOptions) -> str:
     return ""
 
 
-def left(change: SchemaChange, one: Stale, pipeline: str, why_not: str) -> LoadError:
+def left(change: SchemaChange, stale: Stale, pipeline: str, why_not: str) -> LoadError:
     """Return the error for a topic that cannot be emptied.
 
     ``why_not``: what :func:`why_not_emptied` says, or why this topic cannot.
     """
     kinds = ", ".join(change.ddl_kinds)
     return LoadError(
-        f"no change names the rows that a statement took away: {one.why}; {why_not}: {change.statement.text[:300]}",
+        f"no change names the rows that a statement took away: {stale.why}; {why_not}: {change.statement.text[:300]}",
         where=change.where,
         hint=f"tell the readers, then {to_ignore(change.consumer, kinds)}; for a table that there is again, "
         f"`sluice verify run {pipeline} --target {change.consumer} --repair` removes the keys that it lacks. Where "
@@ -40,10 +40,10 @@ def left(change: SchemaChange, one: Stale, pipeline: str, why_not: str) -> LoadE
     )
 
 
-def not_copied(change: SchemaChange, one: Stale) -> LoadError:
+def not_copied(change: SchemaChange, stale: Stale) -> LoadError:
     """Return the error for rows that are to be copied again where the policy is to stop."""
     return LoadError(
-        f"a topic would keep keys that no row has, or lack rows: {one.why}: {change.statement.text[:300]}",
+        f"a topic would keep keys that no row has, or lack rows: {stale.why}: {change.statement.text[:300]}",
         where=change.where,
         hint=f"set on_conversion: copy at target {change.consumer}: its old keys get messages without a value, and the "
         "table is copied again by itself",

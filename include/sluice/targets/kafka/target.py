@@ -122,8 +122,8 @@ class KafkaTarget:
 
     def location_of(self, table: TableId) -> str:
         """Return the topic of a table, at the first broker."""
-        found = settings(self.place.endpoint)
-        broker = str(found["bootstrap.servers"]).split(",")[0]
+        configuration = settings(self.place.endpoint)
+        broker = str(configuration["bootstrap.servers"]).split(",")[0]
         return f"kafka://{broker}/{self.options.topic_of(table, self.place.pipeline, self.place.target)}"
 
     def schema(self) -> KafkaSchema:
@@ -149,7 +149,7 @@ class KafkaTarget:
         """See :meth:`sluice.targets.port.CopiesAgain.copied_again`."""
         if why_not_emptied(self.options):
             return frozenset()
-        return frozenset(one.table for one in self.stale(change) if one.copied)
+        return frozenset(stale.table for stale in self.stale(change) if stale.copied)
 
     def interrupt(self) -> None:
         """Do nothing: nothing waits for longer than the transaction may last."""

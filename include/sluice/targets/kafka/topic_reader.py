@@ -59,23 +59,28 @@ class TopicReader:
                         self.first(number, low)
                         self.next[number] = low
                 consumer.assign([lib.TopicPartition(self.topic, n, self.next[n]) for n in range(partitions)])
-                left, end = set(range(partitions)), time.monotonic() + ANSWER_S
-                while left:
-                    found = consumer.consume(MESSAGES, 0.1)
-                    end = time.monotonic() + ANSWER_S if found else end
+                unfinished, end = set(range(partitions)), time.monotonic() + ANSWER_S
+                while unfinished:
+                    messages = consumer.consume(MESSAGES, 0.1)
+                    end = time.monotonic() + ANSWER_S if messages else end
                     if time.monotonic() > end:
                         raise TargetUnavailable(f"{doing}: Kafka sent nothing for {ANSWER_S:.0f} s", where=self.topic)
-                    left -= self._take(found, take, doing, lib, ends or {})
+                    unfinished -= self._take(messages, take, doing, lib, ends or {})
         finally:
             consumer.close()
 
     def _take(
-        self, found: Sequence[Any], take: Callable[[Sequence[Any]], None], doing: str, lib: Any, ends: Mapping[int, int]
+        self,
+        received: Sequence[Any],
+        take: Callable[[Sequence[Any]], None],
+        doing: str,
+        lib: Any,
+        ends: Mapping[int, int],
     ) -> set[int]:
         """Hand over messages; return the partitions that end."""
         ended: set[int] = set()
         messages = []
-        for message in found:
+        for message in received:
             error, number = message.error(), message.partition()
             if error is None:
                 self.next[number] = message.offset() + 1
@@ -101,13 +106,13 @@ def committed_ends(place: Place, topic: str, partitions: int) -> dict[int, int]:
 
     lib, doing = library(), f"looking at the end of topic {topic}"
     admin = place.client("AdminClient")
-    asked = {lib.TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+    requests = {lib.TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
 
     def ends(level: Any) -> dict[int, int]:
-        answers = admin.list_offsets(asked, isolation_level=level, request_timeout=ADMIN_S)
+        answers = admin.list_offsets(requests, isolation_level=level, request_timeout=ADMIN_S)
         return {partition.partition: int(answer.result(ADMIN_S).offset) for partition, answer in answers.items()}
 
-    with errors(place.endpoint, doing, where=topic, asked=admin):
+    with errors(place.endpoint, doing, where=topic, caller=admin):
         written, end = ends(lib.IsolationLevel.READ_UNCOMMITTED), time.monotonic() + ANSWER_S
         while True:
             committed = ends(lib.IsolationLevel.READ_COMMITTED)

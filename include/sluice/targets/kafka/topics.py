@@ -31,7 +31,7 @@ class KnownTopics:
     def without(self, topic: str) -> KnownTopics:
         """Return the others."""
         partitions = {name: count for name, count in self.partitions.items() if name != topic}
-        return KnownTopics(partitions, {name: one for name, one in self.ids.items() if name != topic})
+        return KnownTopics(partitions, {name: topic_id for name, topic_id in self.ids.items() if name != topic})
 
 
 @dataclass
@@ -52,9 +52,9 @@ class Topics:
 
         That creates none, even if brokers create topics that are asked for by name.
         """
-        asked = client or place.client("AdminClient")
-        with errors(place.endpoint, "reading the list of topics", asked=asked):
-            listed = asked.list_topics(timeout=ANSWER_S)
+        admin = client or place.client("AdminClient")
+        with errors(place.endpoint, "reading the list of topics", caller=admin):
+            listed = admin.list_topics(timeout=ANSWER_S)
         counts = {name: len(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
         return cls(place, counts, broker=str(next(iter(listed.brokers), "")))
 
@@ -75,7 +75,7 @@ class Topics:
         if not wanted_topics:
             return
         admin = client or self.place.client("AdminClient")
-        with errors(self.place.endpoint, "reading the ids of topics", asked=admin):
+        with errors(self.place.endpoint, "reading the ids of topics", caller=admin):
             for topic, answer in admin.describe_topics(TopicCollection(wanted_topics), request_timeout=ADMIN_S).items():
                 try:
                     number = answer.result(ADMIN_S).topic_id
@@ -86,7 +86,7 @@ class Topics:
                 if number.get_most_significant_bits() or number.get_least_significant_bits():
                     self.ids[topic] = str(number)
 
-    def require(self, tables: Iterable[TableId], known: KnownTopics, client: Any = None) -> KnownTopics:
+    def require(self, tables: Iterable[TableId], known_topics: KnownTopics, client: Any = None) -> KnownTopics:
         """Require that each table and side topic has its topic, and that it is the one that is known.
 
         A missing one is created if the options say so. Returns what is known now. Raises MappingError, LoadError.
@@ -104,7 +104,7 @@ class Topics:
             wanted_tables[topic] = f"options.{option}"
         self.identify(wanted_tables, client)
         for topic, table in wanted_tables.items():
-            if (error := self.changed(topic, table, known, ordered=topic in rows)) is not None:
+            if (error := self.changed(topic, table, known_topics, ordered=topic in rows)) is not None:
                 raise error
         missing = {topic: table for topic, table in wanted_tables.items() if topic not in self.counts}
         create_topics = self.place.options.create_topics
@@ -122,19 +122,19 @@ class Topics:
                 "a load make it",
             )
         return KnownTopics(
-            {**known.partitions, **{topic: self.counts[topic] for topic in wanted_tables}},
-            {**known.ids, **{topic: self.ids[topic] for topic in wanted_tables if topic in self.ids}},
+            {**known_topics.partitions, **{topic: self.counts[topic] for topic in wanted_tables}},
+            {**known_topics.ids, **{topic: self.ids[topic] for topic in wanted_tables if topic in self.ids}},
         )
 
     def changed(
-        self, topic: str, table: TableId | str, known: KnownTopics, *, ordered: bool = True
+        self, topic: str, table: TableId | str, known_topics: KnownTopics, *, ordered: bool = True
     ) -> LoadError | None:
         """Return why a topic is not the one that the target wrote to; None if it is, or if the target never did.
 
         ``ordered``: its messages are spread over partitions.
         """
         options, pipeline = self.place.options, self.place.pipeline
-        before, now = known.partitions.get(topic), self.counts.get(topic)
+        before, now = known_topics.partitions.get(topic), self.counts.get(topic)
         if before is None:
             return None
         copy = "; what it had is lost"
@@ -146,10 +146,10 @@ class Topics:
                 where=str(table),
                 hint=f"let `sluice check {pipeline} --apply` make it{copy}",
             )
-        if topic in known.ids and self.ids.get(topic, known.ids[topic]) != known.ids[topic]:
+        if topic in known_topics.ids and self.ids.get(topic, known_topics.ids[topic]) != known_topics.ids[topic]:
             return LoadError(
                 f"the topic {topic} for {table} was deleted and made anew: it has the id {self.ids[topic]}, and had "
-                f"{known.ids[topic]} when {table} was last written, so that it lacks what was sent before",
+                f"{known_topics.ids[topic]} when {table} was last written, so that it lacks what was sent before",
                 where=str(table),
                 hint=f"delete it (`kafka-topics --delete --topic {topic}`), let `sluice check {pipeline} --apply` make "
                 f"it{copy}",
@@ -192,9 +192,9 @@ def create(place: Place, topic: str, how: MissingTopics) -> None:
     try:
         with errors(place.endpoint, doing):
             admin = place.client("AdminClient")
-            made = NewTopic(topic, how.partitions, how.replication, config=dict(how.config))
+            new_topic = NewTopic(topic, how.partitions, how.replication, config=dict(how.config))
             try:
-                admin.create_topics([made])[topic].result(ADMIN_S)
+                admin.create_topics([new_topic])[topic].result(ADMIN_S)
             except library().KafkaException as error:
                 if kafka_error(error).name() != "TOPIC_ALREADY_EXISTS":
                     raise
@@ -204,11 +204,11 @@ def create(place: Place, topic: str, how: MissingTopics) -> None:
 
 def wait_for(place: Place, topics: Iterable[str]) -> dict[str, int]:
     """Wait until all brokers know the new topics; they learn of them one after the other."""
-    wanted, end = set(topics), time.monotonic() + ANSWER_S
+    names, end = set(topics), time.monotonic() + ANSWER_S
     while True:
         counts = Topics.look(place).counts
-        if wanted <= counts.keys() or time.monotonic() > end:
-            return {topic: counts[topic] for topic in wanted & counts.keys()}
+        if names <= counts.keys() or time.monotonic() > end:
+            return {topic: counts[topic] for topic in names & counts.keys()}
         time.sleep(0.02)
 
 

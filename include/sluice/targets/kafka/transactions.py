@@ -58,7 +58,7 @@ class Channel:
         self.hidden: set[str] = set()
         self._queued_bytes = 0
         self.producer = place.producer(lambda error, message: self.failure.note(error, message))
-        with errors(place.endpoint, f"beginning transactions as {place.transactional_id}", asked=self.producer):
+        with errors(place.endpoint, f"beginning transactions as {place.transactional_id}", caller=self.producer):
             self.producer.init_transactions(_SECONDS_OF_INIT)
         self.admin = place.client("AdminClient")
         self._end = self._topic.end(self.admin)
@@ -78,7 +78,7 @@ class Channel:
             time.sleep(0.005)
         return False
 
-    def commit(self, held: KafkaCheckpoint | None, send: Callable[[], None] | None = None) -> None:
+    def commit(self, checkpoint: KafkaCheckpoint | None, send: Callable[[], None] | None = None) -> None:
         """Commit a transaction: what ``send`` produces, and the record (None: the record is removed).
 
         Raises:
@@ -94,14 +94,14 @@ class Channel:
                 self.producer.begin_transaction()
                 if send is not None:
                     send()
-                value = self._topic.record(held) if held is not None else None
+                value = self._topic.record(checkpoint) if checkpoint is not None else None
                 self.producer.produce(place.ack_topic, value=value, key=place.key, partition=0)
-                left = max(place.timeout_s - (time.monotonic() - started), 1.0)
-                if self.producer.flush(left):
+                remaining_s = max(place.timeout_s - (time.monotonic() - started), 1.0)
+                if self.producer.flush(remaining_s):
                     raise TargetUnavailable(f"{doing}: Kafka did not take all messages within {place.timeout_s:.0f} s")
                 self.require_taken()
                 self.producer.commit_transaction(max(place.timeout_s - (time.monotonic() - started), 10.0))
-            self.held = held
+            self.held = checkpoint
             self._end = None if self._end is None else self._end + _RECORD_AND_MARKER
         except BaseException as error:
             refusal = self._refusal() if isinstance(error, LoadError | TargetUnavailable) else None

@@ -78,7 +78,7 @@ class KafkaWriter:
         if not batch.tables and not batch.changes and not statements and not batch.reconcile and not empties:
             return []
         if batch.tables or batch.reconcile:
-            targets = [*(one.plan.target for one in batch.reconcile), *(table.target for table in batch.tables)]
+            targets = [*(removal.plan.target for removal in batch.reconcile), *(table.target for table in batch.tables)]
             if place.options.form.keys_are_alike:
                 Topics(place, {}).require_own(targets)
             for table in batch.tables:
@@ -95,15 +95,15 @@ class KafkaWriter:
 
         Raises LoadError for a topic that may have rows of another table.
         """
-        found: dict[TableId, Emptied] = {}
+        emptied: dict[TableId, Emptied] = {}
         for change in self.batch.schema_changes if self.input is Input.MERGED else ():
-            sources = {one.table for one in self._stale(change) if one.emptied}
+            sources = {stale.table for stale in self._stale(change) if stale.emptied}
             for table in sorted(sources | (change.copies - change.not_captured)):
                 self._require_alone(change, table)
                 target = change.target(table)
-                after = not change.before_rows or (target in found and found[target].after_rows)
-                found[target] = Emptied(target, after_rows=after)
-        return tuple(found.values())
+                after = not change.before_rows or (target in emptied and emptied[target].after_rows)
+                emptied[target] = Emptied(target, after_rows=after)
+        return tuple(emptied.values())
 
     def _require_alone(self, change: SchemaChange, table: TableId) -> None:
         place, target = self.place, change.target(table)
@@ -177,9 +177,9 @@ class KafkaUnit:
         message = None if replay else (self.fence.epoch, self.fence.batch)
         return replace(sender.result, seconds=time.monotonic() - started, message=message)
 
-    def _channel(self, mine: Any) -> tuple[Channel, KafkaCheckpoint]:
+    def _channel(self, process_state: Any) -> tuple[Channel, KafkaCheckpoint]:
         """Return a channel that may write, and what the target holds."""
-        channel: Channel | None = mine.channel
+        channel: Channel | None = process_state.channel
         known_checkpoint = channel.held if channel is not None else None
         if (
             channel is not None
@@ -192,7 +192,7 @@ class KafkaUnit:
         # a process that is out of date must not disturb a newer one
         before = require_present(AckTopic(self.place).read(0), self.place)
         require_no_newer(before.checkpoint, self.fence.epoch, self.place.record_place)
-        channel = mine.channel = Channel(self.place)
+        channel = process_state.channel = Channel(self.place)
         return channel, require_guarded(channel.held, self.place, self.fence)
 
     def _why(self, error: KicksOut) -> TargetUnavailable:

@@ -59,5 +59,5 @@ def stream(rows: pa.Table) -> bytes:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema) as writer:
         writer.write_table(rows.combine_chunks())
-    made: bytes = out.getvalue().to_pybytes()
-    return made
+    payload: bytes = out.getvalue().to_pybytes()
+    return payload

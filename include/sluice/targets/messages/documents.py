@@ -117,18 +117,18 @@ class MessageWriter:
             return self._together(piece, rows, key, envelope)
         if len(moved) * _RARE > piece.rows.num_rows:
             return self._one_by_one(piece, envelope)
-        made, begin = [], 0
+        parts, begin = [], 0
         for end in (*moved.tolist(), piece.rows.num_rows):  # a row whose key changed is more than one message
             if end > begin:
                 part = piece.slice(begin, end - begin)
-                made.append((
+                parts.append((
                     begin,
                     self._together(part, columns.Rows(part.rows, part.table, at=self.at), key, envelope),
                 ))
             if end < piece.rows.num_rows:
-                made.append((end, self._one_by_one(piece.slice(end, 1), envelope)))
+                parts.append((end, self._one_by_one(piece.slice(end, 1), envelope)))
             begin = end + 1
-        return _after_another(made)
+        return _after_another(parts)
 
     def tombstones(self, piece: ChangePiece) -> Messages:
         """Return a message without a value for each row's key. Only the key's columns of the rows are needed."""
@@ -149,8 +149,8 @@ class MessageWriter:
             routes.append(self._route(change, image, keys[-1]))
             headers.append(self._headers(change, part, 0))
         kind, count = pa.large_binary(), len(keys)
-        made = pa.array(keys, kind), pa.nulls(count, kind), pa.array(routes, kind)
-        return Messages(np.arange(count), *made, headers if form.headers else None)
+        arrays = pa.array(keys, kind), pa.nulls(count, kind), pa.array(routes, kind)
+        return Messages(np.arange(count), *arrays, headers if form.headers else None)
 
     def _keys_alone(self, table: TableId, key_schema: str) -> Envelope:
         if self.form.schemas:
@@ -160,9 +160,9 @@ class MessageWriter:
 
     def _require_columns(self, piece: ChangePiece) -> None:
         """Raise MappingError if the rows lack a column that the options name, for example as it was renamed."""
-        names = {true_name(one) for one in piece.rows.schema if one.name not in META_COLUMNS}
-        given = {"key_columns": self.form.key_columns, "partition_columns": self.form.order_columns or {}}
-        for option, chosen in given.items():
+        names = {true_name(field) for field in piece.rows.schema if field.name not in META_COLUMNS}
+        chosen_by_option = {"key_columns": self.form.key_columns, "partition_columns": self.form.order_columns or {}}
+        for option, chosen in chosen_by_option.items():
             for name in chosen.get(str(piece.table), ()):
                 if name not in names:
                     raise MappingError(
@@ -181,8 +181,8 @@ class MessageWriter:
             return piece, Envelope()
         rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
         key_schema = connect.key_schema(rows.schema, piece.table, key, self.source) if key else ""
-        whole, defaults = columns.old_rows_whole(rows, piece.key), self.defaults.get(piece.table, {})
-        value_schema = connect.value_schema(rows.schema, piece.table, self.source, whole=whole, defaults=defaults)
+        complete, defaults = columns.old_rows_whole(rows, piece.key), self.defaults.get(piece.table, {})
+        value_schema = connect.value_schema(rows.schema, piece.table, self.source, whole=complete, defaults=defaults)
         return replace(piece, rows=rows), self.envelope(piece.table, key_schema, value_schema)
 
     def envelope(self, table: TableId | str, key_schema: str, value_schema: str) -> Envelope:
@@ -199,13 +199,13 @@ class MessageWriter:
 
     def _encoder(self, table: TableId | str, side: str, connect_schema: str) -> tuple[bytes, Encoder]:
         """Return what precedes each message, and the encoder. Raises what :class:`Numbers` raises."""
-        found = self._encoders.get((table, side, connect_schema))
-        if found is None:
+        encoding = self._encoders.get((table, side, connect_schema))
+        if encoding is None:
             assert self.numbers is not None
             encoder, kind, head = encoder_of(self.form.format, connect_schema)
             number = self.numbers.number_of(table, side, encoder.name, encoder.schema, kind)
-            found = self._encoders[table, side, connect_schema] = struct.pack(">bI", 0, number) + head, encoder
-        return found
+            encoding = self._encoders[table, side, connect_schema] = struct.pack(">bI", 0, number) + head, encoder
+        return encoding
 
     def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...], envelope: Envelope) -> Messages:
         """Make messages the fast way, for rows whose keys did not change."""
@@ -219,12 +219,12 @@ class MessageWriter:
             keys = envelope.keys(rows.keys("debezium-json", key)).cast(pa.large_binary())
         routes = self._routes(piece, rows, keys)
         number, step = np.arange(count), np.zeros(count, np.int64)
-        gone = pc.equal(ops, Op.DELETE.value).to_numpy(zero_copy_only=False)
-        if key and self.form.tombstones and gone.any():
+        is_delete = pc.equal(ops, Op.DELETE.value).to_numpy(zero_copy_only=False)
+        if key and self.form.tombstones and is_delete.any():
             if self.at is not None:
-                values = pc.if_else(pa.array(gone), pa.scalar(None, pa.large_binary()), values)
+                values = pc.if_else(pa.array(is_delete), pa.scalar(None, pa.large_binary()), values)
             else:
-                number = np.repeat(number, gone + 1)
+                number = np.repeat(number, is_delete + 1)
                 step = np.concatenate(([False], number[1:] == number[:-1])).astype(np.int64)
                 values = values.take(pa.array(number, mask=step.astype(bool)))
                 keys, routes = keys.take(pa.array(number)), routes.take(pa.array(number))
@@ -255,8 +255,8 @@ class MessageWriter:
         texts = {}
         for name in ("_file", "_gtid", "_origin"):
             coded = rows[name].combine_chunks().dictionary_encode().take(pa.array(number))
-            known = [None if one is None else str(one).encode() for one in coded.dictionary.to_pylist()]
-            texts[name] = [None if at is None else known[at] for at in coded.indices.to_pylist()]
+            encoded_texts = [None if text is None else str(text).encode() for text in coded.dictionary.to_pylist()]
+            texts[name] = [None if at is None else encoded_texts[at] for at in coded.indices.to_pylist()]
         return LateHeaders(
             lambda: (
                 [
@@ -320,34 +320,34 @@ class MessageWriter:
         return [*(tombstone if moved else ()), (after, texts[0])]
 
     def _key(self, change: Change, image: dict[str, Any], key: tuple[str, ...]) -> str:
-        whole = {**(change.before or {}), **image}  # an after image may lack unchanged columns
-        return key_text(self.form.format, change.table, key, whole, columns_of(change.fields))
+        full_image = {**(change.before or {}), **image}  # an after image may lack unchanged columns
+        return key_text(self.form.format, change.table, key, full_image, columns_of(change.fields))
 
     def _route(self, change: Change, image: dict[str, Any], key: bytes | None) -> bytes:
         columns = self.form.ordered_by(change.table)
         if columns is None and key is not None:
             return key
         if columns:
-            whole = {**(change.before or {}), **image}
-            return key_text("debezium-json", change.table, columns, whole, columns_of(change.fields)).encode()
+            full_image = {**(change.before or {}), **image}
+            return key_text("debezium-json", change.table, columns, full_image, columns_of(change.fields)).encode()
         return str(change.table).encode()
 
     def _headers(self, change: Change, part: int, step: int) -> list[Header]:
-        found = [("sluice.batch", str(self.batch).encode())]
+        headers = [("sluice.batch", str(self.batch).encode())]
         if self.at is not None:
-            return [*found, ("sluice.change", f"{change.seq}.{change.op}.{part}.{step}".encode())]
-        found += [
+            return [*headers, ("sluice.change", f"{change.seq}.{change.op}.{part}.{step}".encode())]
+        headers += [
             ("sluice.change", f"{change.seq}.{change.row}.{part}.{step}".encode()),
             ("sluice.position", f"{change.file}:{change.offset}".encode()),
             ("sluice.origin", str(change.origin).encode()),
         ]
-        return [*found, ("sluice.gtid", change.gtid.encode())] if change.gtid else found
+        return [*headers, ("sluice.gtid", change.gtid.encode())] if change.gtid else headers
 
 
-def _after_another(made: list[tuple[int, Messages]]) -> Messages:
+def _after_another(numbered_parts: list[tuple[int, Messages]]) -> Messages:
     """Concatenate messages; each part comes with the number of its first row."""
-    rows = np.concatenate([part.rows + begin for begin, part in made])
-    parts = [part for _, part in made]
+    rows = np.concatenate([part.rows + begin for begin, part in numbered_parts])
+    parts = [part for _, part in numbered_parts]
     listed = [part.headers for part in parts if part.headers is not None]
     return Messages(
         rows,

@@ -49,19 +49,19 @@ class KeyForms:
     form: MessageForm
     source: str
 
-    def differ(self, change: SchemaChange, one: TableChange) -> str:
+    def differ(self, change: SchemaChange, table_change: TableChange) -> str:
         """Return how message keys of the rows that are there differ after the change, "" if they do not."""
-        if one.before is None or one.after is None or self.form.arrow:
+        if table_change.before is None or table_change.after is None or self.form.arrow:
             return ""
-        before, after = _key(change, one.before), _key(change, one.after)
+        before, after = _key(change, table_change.before), _key(change, table_change.after)
         if not after:
             return ""  # without a key the next row stops the load
-        route = change.mapping.route(one.table)
+        route = change.mapping.route(table_change.table)
         names = [route.target_name(column.name) or column.name for column in before]  # key columns are always sent
         now = [route.target_name(column.name) or column.name for column in after]
         if names != now:
             return f"the key was {_listed(names)} and is {_listed(now)}"
-        became = _became(change, one)
+        became = _became(change, table_change)
         for name, old, new in zip(names, before, after, strict=True):
             if became.get(old.name.lower(), old.name.lower()) != new.name.lower():
                 return f"column {name} of the key is another one now"
@@ -83,7 +83,7 @@ class KeyForms:
         if not pairs:
             return True
         writer = MessageWriter(self.form, self.source, 0, _NOWHERE, _Numbers())
-        made: list[list[bytes]] = []
+        keys_by_type: list[list[bytes]] = []
         for definition, made_of, values in (
             (old, was, [value for value, _ in pairs]),
             (new, is_now, [value for _, value in pairs]),
@@ -92,10 +92,10 @@ class KeyForms:
             rows = pa.Table.from_arrays([array], schema=pa.schema([_field(name, definition, made_of)]))
             plan = PlannedTable(target, target, (PlannedColumn(name, definition.type, key=1),))
             try:
-                made.append(writer.tombstones(removed_piece(plan, rows)).keys.to_pylist())
+                keys_by_type.append(writer.tombstones(removed_piece(plan, rows)).keys.to_pylist())
             except (SluiceError, ValueError, TypeError, KeyError):
                 return True
-        return made[0] != made[1]
+        return keys_by_type[0] != keys_by_type[1]
 
 
 def _key(change: SchemaChange, table: TableDefinition) -> list[ColumnDefinition]:
@@ -105,14 +105,14 @@ def _key(change: SchemaChange, table: TableDefinition) -> list[ColumnDefinition]
     return [known_columns[name.lower()] for name in names if name.lower() in known_columns]
 
 
-def _became(change: SchemaChange, one: TableChange) -> dict[str, str | None]:
+def _became(change: SchemaChange, table_change: TableChange) -> dict[str, str | None]:
     """Return what became of columns that were renamed or dropped, in lower case; None: it is gone, or that cannot be
     told.
     """
-    assert one.before is not None
-    parts = changed_columns(change, one)
+    assert table_change.before is not None
+    parts = changed_columns(change, table_change)
     if parts is None:
-        return {column.name.lower(): None for column in one.before.columns}
+        return {column.name.lower(): None for column in table_change.before.columns}
     return {
         part.old.name.lower(): part.new.name.lower() if part.new is not None else None
         for part in parts
@@ -122,12 +122,12 @@ def _became(change: SchemaChange, one: TableChange) -> dict[str, str | None]:
 
 def _field(name: str, column: ColumnDefinition, column_type: ColumnType) -> pa.Field:
     """Return the field of a key column, as batches have it."""
-    said = {"type": column.type, "name": name, "kind": column_type.to_text(), "key": "1", "required": "1"}
+    properties = {"type": column.type, "name": name, "kind": column_type.to_text(), "key": "1", "required": "1"}
     if column.charset:
-        said["charset"] = column.charset
+        properties["charset"] = column.charset
     if column.collation:
-        said["collation"] = column.collation
-    metadata = {f"sluice.{word}".encode(): text.encode() for word, text in said.items()}
+        properties["collation"] = column.collation
+    metadata = {f"sluice.{word}".encode(): text.encode() for word, text in properties.items()}
     return pa.field(stored_name(name), column_type.arrow_type, metadata=metadata)
 
 
@@ -135,8 +135,8 @@ def _samples(old: pa.DataType, new: pa.DataType) -> Iterator[tuple[pa.Scalar, pa
     """Yield values of the old type, and the same ones in the new type; those that it cannot hold are left out."""
     for value in _values(old):
         try:
-            one = pa.array([value], pa.int64()).cast(old) if pa.types.is_temporal(old) else pa.array([value], old)
-            yield one[0], one.cast(new)[0]
+            sample = pa.array([value], pa.int64()).cast(old) if pa.types.is_temporal(old) else pa.array([value], old)
+            yield sample[0], sample.cast(new)[0]
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
             continue
 

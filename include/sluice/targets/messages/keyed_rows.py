@@ -70,7 +70,7 @@ class KeyedRows:
 
     def sent(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns that are sent."""
-        return [one for one in schema if one.name not in META_COLUMNS and true_name(one) in self._types]
+        return [field for field in schema if field.name not in META_COLUMNS and true_name(field) in self._types]
 
     def keys(self, columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> pa.Array:
         """Return the keys of rows (large_string), from the key's columns in key order; null where a value is."""
@@ -94,8 +94,8 @@ class KeyedRows:
         before, old_columns = one_chunk(rows["_before"]), []
         for key_field in self.key_fields(rows.schema):
             now = one_chunk(rows[key_field.name])
-            known = before.type.get_field_index(key_field.name) >= 0
-            old_columns.append(pc.coalesce(member(before, key_field.name).cast(now.type), now) if known else now)
+            is_logged = before.type.get_field_index(key_field.name) >= 0
+            old_columns.append(pc.coalesce(member(before, key_field.name).cast(now.type), now) if is_logged else now)
         return old_columns
 
     def row_keys(self, rows: pa.Table) -> pa.Array:
@@ -105,30 +105,30 @@ class KeyedRows:
 
     def keys_of(self, rows: pa.Table) -> RowKeys:
         """Return the keys of rows, now and at the target."""
-        gone = pc.equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
-        return RowKeys(self.row_keys(rows), self._old_keys(rows), np.asarray(gone))
+        is_delete = pc.equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False)
+        return RowKeys(self.row_keys(rows), self._old_keys(rows), np.asarray(is_delete))
 
     def _old_keys(self, rows: pa.Table) -> pa.Array:
         """Return the keys under which the target holds the rows; null where it holds none.
 
         Values that the log lacks are those of the row.
         """
-        found = self.keys(self.old_columns(rows), self.key_fields(rows.schema))
-        return pc.if_else(one_chunk(rows["_before"]).is_valid(), found, pa.scalar(None, found.type))
+        keys = self.keys(self.old_columns(rows), self.key_fields(rows.schema))
+        return pc.if_else(one_chunk(rows["_before"]).is_valid(), keys, pa.scalar(None, keys.type))
 
     def lacking(self, rows: pa.Table) -> _Mask:
         """Return a mask of the rows that stay and of which the log lacks a column."""
-        known = self.known(rows)
-        if not known:
+        logged = self.known(rows)
+        if not logged:
             return np.zeros(rows.num_rows, bool)
         stays = np.asarray(pc.not_equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False))
-        lacks: _Mask = stays & ~np.all([known[one.name] for one in self.sent(rows.schema)], axis=0)
+        lacks: _Mask = stays & ~np.all([logged[field.name] for field in self.sent(rows.schema)], axis=0)
         return lacks
 
     def known(self, rows: pa.Table) -> dict[str, _Mask]:
         """Return, by stored name, which rows have a value of a column that the log knows; empty: all do."""
         if not is_partial(rows):
             return {}
-        users = [one for one in rows.schema if one.name not in META_COLUMNS]
+        users = [user_field for user_field in rows.schema if user_field.name not in META_COLUMNS]
         known_mask, _ = masks(rows["_present"], len(users))
-        return {one.name: known_mask[:, number] for number, one in enumerate(users)}
+        return {user_field.name: known_mask[:, number] for number, user_field in enumerate(users)}

@@ -95,28 +95,28 @@ def merged_parts(reader: RowReader, files: Sequence[RowFile], rows: int) -> Iter
 
 def sent_rows(rows: pa.Table, refused: Collection[int]) -> WriteResult:
     """Count what was sent of merged rows. ``refused``: numbers of those that were left out."""
-    kept = np.ones(rows.num_rows, bool)
-    kept[list(refused)] = False
-    gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
-    deletes = int((gone & kept).sum())
-    return WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(refused))
+    was_sent = np.ones(rows.num_rows, bool)
+    was_sent[list(refused)] = False
+    is_delete = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
+    deletes = int((is_delete & was_sent).sum())
+    return WriteResult(int(was_sent.sum()) - deletes, deletes, rejected=len(refused))
 
 
 def plan_of(piece: ChangePiece) -> PlannedTable:
     """Return the plan of a table of changes, as its changes have it."""
     columns = []
-    for one in piece.rows.schema:
-        if one.name not in META_COLUMNS:
-            given_true_name = true_name(one)
+    for field in piece.rows.schema:
+        if field.name not in META_COLUMNS:
+            given_true_name = true_name(field)
             number = piece.key.index(given_true_name) + 1 if given_true_name in piece.key else 0
-            column_type = neutral_type(one) or ColumnType.of_arrow(str(one.type))
+            column_type = neutral_type(field) or ColumnType.of_arrow(str(field.type))
             columns.append(
                 PlannedColumn(
                     given_true_name,
-                    declared_type(one),
+                    declared_type(field),
                     number,
-                    is_generated(one),
-                    arrow_type=str(one.type),
+                    is_generated(field),
+                    arrow_type=str(field.type),
                     type=column_type,
                 )
             )

@@ -101,9 +101,9 @@ class ReadBack:
                 self._theirs[number] = self._reader(self.schemas.schema(number))
             return _row_of(self._theirs[number](value))
         except (ValueError, KeyError, TypeError, EOFError, IndexError) as error:
-            said = f" with schema {_number(value)} of the registry" if form.registered and value else ""
+            schema_note = f" with schema {_number(value)} of the registry" if form.registered and value else ""
             raise LoadError(
-                f"a message of topic {topic} cannot be read{said}: {error!r}",
+                f"a message of topic {topic} cannot be read{schema_note}: {error!r}",
                 where=topic,
                 hint="did another program write to the topic?",
             ) from None
@@ -192,11 +192,11 @@ def listed_keys(plan: PlannedTable, listed: pa.Table, schema: pa.Schema) -> pa.T
     Raises LoadError for one that is no value of the key's columns.
     """
     columns = plan.key_columns
-    fields = {true_name(one): one for one in schema}
+    fields = {true_name(field): field for field in schema}
     try:
         values = [
-            one_chunk(given).cast(column.value_type.arrow_type)
-            for column, given in zip(columns, listed.columns, strict=True)
+            one_chunk(key_column).cast(column.value_type.arrow_type)
+            for column, key_column in zip(columns, listed.columns, strict=True)
         ]
     except pa.ArrowException as error:
         raise LoadError(f"a listed key is none of {plan.source}: {error}", where=str(plan.target)) from error
@@ -209,7 +209,7 @@ def arrow_entries(value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         return
     rows = pa.ipc.open_stream(pa.BufferReader(value)).read_all()
     key = json.loads((rows.schema.metadata or {})[b"sluice.key"])
-    columns = {true_name(one): _texts(rows[one.name]) for one in rows.schema if one.name not in META_COLUMNS}
+    columns = {true_name(field): _texts(rows[field.name]) for field in rows.schema if field.name not in META_COLUMNS}
     ops = rows["_op"].to_pylist()
     for number, op in enumerate(ops):
         row = {name: values[number] for name, values in columns.items()}
@@ -233,11 +233,11 @@ def _texts(column: pa.ChunkedArray) -> list[Any]:
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
     texts: list[Any] = values.to_pylist()
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return [None if one is None else one.hex() for one in texts]
+        return [None if content is None else content.hex() for content in texts]
     if pa.types.is_decimal(values.type):
-        return [None if one is None else f"{one:f}" for one in texts]
+        return [None if number is None else f"{number:f}" for number in texts]
     if pa.types.is_floating(values.type):
-        return [None if one is None else {"float": repr(one)} for one in texts]
+        return [None if number is None else {"float": repr(number)} for number in texts]
     return texts
 
 
@@ -251,8 +251,8 @@ def _found(row: Mapping[str, Any], name: str) -> Any:
 
 def _unscaled(value: Any) -> Decimal:
     """Return the digits without the point, from bytes, their base64, or a message that has them."""
-    given = value["value"] if isinstance(value, dict) else value
-    return Decimal(int.from_bytes(given if isinstance(given, bytes) else b64decode(given), "big", signed=True))
+    digits = value["value"] if isinstance(value, dict) else value
+    return Decimal(int.from_bytes(digits if isinstance(digits, bytes) else b64decode(digits), "big", signed=True))
 
 
 def _number(value: bytes) -> int:

@@ -66,9 +66,9 @@ def escaped(text: str) -> str:
     return text.replace("%", "%25").replace(":", "%3A")
 
 
-def own_type(made: ColumnType) -> OwnType:
+def own_type(column_type: ColumnType) -> OwnType:
     """Return how values of a column are written."""
-    return OWN[made.kind]
+    return OWN[column_type.kind]
 
 
 def not_read_back(plan: PlannedTable, place: str) -> str:
@@ -79,7 +79,7 @@ def not_read_back(plan: PlannedTable, place: str) -> str:
     return ""
 
 
-def texts(values: pa.Array, made: ColumnType) -> pa.Array:
+def texts(values: pa.Array, column_type: ColumnType) -> pa.Array:
     """Return values as their texts (large_binary); null stays null."""
     kind = values.type
     if pa.types.is_dictionary(kind):
@@ -87,14 +87,14 @@ def texts(values: pa.Array, made: ColumnType) -> pa.Array:
     if pa.types.is_boolean(kind):
         values = values.cast(pa.int8())
     elif pa.types.is_timestamp(kind):
-        values = to_text(values.cast(pa.timestamp("us", kind.tz)), fsp=made.digits)
+        values = to_text(values.cast(pa.timestamp("us", kind.tz)), fsp=column_type.digits)
     elif pa.types.is_temporal(kind):
-        values = to_text(values, fsp=made.digits)
+        values = to_text(values, fsp=column_type.digits)
     elif pa.types.is_decimal(kind):
         values = decimals.to_text(values)
     elif pa.types.is_floating(kind):
         values = _floats(values)
-    elif made.kind is K.ENUM:
+    elif column_type.kind is K.ENUM:
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), pa.scalar("", kind), values)
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         return values.cast(BYTES)
@@ -115,12 +115,12 @@ def _not_finite(values: pa.Array) -> np.ndarray:
     return np.asarray(pc.invert(pc.is_finite(pc.fill_null(values, 0))).to_numpy(zero_copy_only=False))
 
 
-def key_texts(values: pa.Array, made: ColumnType) -> pa.Array:
+def key_texts(values: pa.Array, column_type: ColumnType) -> pa.Array:
     """Return values as they stand in a key (large_string): the same for equal ones, whatever scale their column has."""
-    own = own_type(made)
+    own = own_type(column_type)
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return pa.array([None if one is None else one.hex() for one in values.to_pylist()], pa.large_string())
-    key_texts = texts(values, made).cast(pa.large_string())
+        return pa.array([None if raw is None else raw.hex() for raw in values.to_pylist()], pa.large_string())
+    key_texts = texts(values, column_type).cast(pa.large_string())
     if own.trailing:
         key_texts = pc.replace_substring_regex(key_texts, r"(\.\d*?)0+$", r"\1")
         key_texts = pc.replace_substring_regex(key_texts, r"\.$", "")
@@ -129,24 +129,24 @@ def key_texts(values: pa.Array, made: ColumnType) -> pa.Array:
     return key_texts
 
 
-def json_texts(values: pa.Array, made: ColumnType) -> pa.Array:
+def json_texts(values: pa.Array, column_type: ColumnType) -> pa.Array:
     """Return values as JSON (large_string); null stays null."""
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         return base64(values)
-    json_texts = texts(values, made).cast(pa.large_string())
-    if not own_type(made).number:
+    json_texts = texts(values, column_type).cast(pa.large_string())
+    if not own_type(column_type).number:
         return quoted(json_texts)
     if pa.types.is_floating(values.type) and (odd := _not_finite(values)).any():  # JSON has no number for them
         return pc.if_else(pa.array(odd), quoted(json_texts), json_texts)
     return json_texts
 
 
-def iso_texts(values: pa.Array, made: ColumnType) -> pa.Array:
+def iso_texts(values: pa.Array, column_type: ColumnType) -> pa.Array:
     """Return times as ISO 8601 writes them (large_string): T before the clock, Z after a point in time; null stays
     null.
     """
-    found = pc.replace_substring(texts(values, made).cast(pa.large_string()), " ", "T", max_replacements=1)
-    return joined(found, "Z") if made.kind is K.TIMESTAMP else found
+    with_clock = pc.replace_substring(texts(values, column_type).cast(pa.large_string()), " ", "T", max_replacements=1)
+    return joined(with_clock, "Z") if column_type.kind is K.TIMESTAMP else with_clock
 
 
 def read_text(kind: ColumnType, text: str) -> Any:
@@ -161,11 +161,11 @@ def read_text(kind: ColumnType, text: str) -> Any:
     return read(text)
 
 
-def alike(made: ColumnType, mine: bytes | None, there: bytes | None) -> bool:
+def alike(column_type: ColumnType, own: bytes | None, stored: bytes | None) -> bool:
     """Return True if two texts are of the same value."""
-    if mine == there or mine is None or there is None or not own_type(made).trailing:
-        return mine == there
-    return _short(mine) == _short(there)
+    if own == stored or own is None or stored is None or not own_type(column_type).trailing:
+        return own == stored
+    return _short(own) == _short(stored)
 
 
 def _short(text: bytes) -> bytes:

@@ -63,45 +63,45 @@ def stale_keys(change: SchemaChange, forms: KeyForms, words: StaleWords = _TOPIC
 
 def _found(change: SchemaChange, forms: KeyForms, words: StaleWords) -> Iterator[Stale]:
     wanted_change_kinds, arrived = change.wanted, set[TableId]()
-    for one in change.tables:
-        table = one.table
+    for effect in change.tables:
+        table = effect.table
         if table in change.not_captured:
-            if _K.RENAME_TABLE in wanted_change_kinds and _arrives(change, one):
+            if _K.RENAME_TABLE in wanted_change_kinds and _arrives(change, effect):
                 yield Stale(
                     table,
-                    f"{table}, which is not captured, became {one.renamed_to}, {words.new}",
+                    f"{table}, which is not captured, became {effect.renamed_to}, {words.new}",
                     emptied=False,
                     copied=True,
                 )
-        elif _K.DROP_TABLE in one.kinds and _K.DROP_TABLE in wanted_change_kinds:
-            if not one.never_was:
+        elif _K.DROP_TABLE in effect.kinds and _K.DROP_TABLE in wanted_change_kinds:
+            if not effect.never_was:
                 yield Stale(table, f"the rows of {table} are gone, and their keys stay {words.own}")
-        elif one.renamed_to is not None and _K.RENAME_TABLE in wanted_change_kinds:
-            if table not in arrived and not _stays(change, one):
+        elif effect.renamed_to is not None and _K.RENAME_TABLE in wanted_change_kinds:
+            if table not in arrived and not _stays(change, effect):
                 yield Stale(
                     table,
-                    f"{table} is {one.renamed_to} now, and its rows stay {words.old}",
+                    f"{table} is {effect.renamed_to} now, and its rows stay {words.old}",
                     copied=change.name_after(table) not in change.not_captured,
                 )
-            arrived.add(one.renamed_to)
-        elif _K.TRUNCATE_TABLE in one.kinds and _K.TRUNCATE_TABLE in wanted_change_kinds:
+            arrived.add(effect.renamed_to)
+        elif _K.TRUNCATE_TABLE in effect.kinds and _K.TRUNCATE_TABLE in wanted_change_kinds:
             yield Stale(table, f"the rows of {table} are gone, and their keys stay {words.own}")
-        elif _K.ROWS_REMOVED in one.kinds and _K.ROWS_REMOVED in wanted_change_kinds:
+        elif _K.ROWS_REMOVED in effect.kinds and _K.ROWS_REMOVED in wanted_change_kinds:
             yield Stale(table, f"rows of {table} went with a partition, and their keys stay {words.own}", copied=True)
-        elif _K.CREATE_TABLE in one.kinds and one.before is not None and _K.CREATE_TABLE in wanted_change_kinds:
+        elif _K.CREATE_TABLE in effect.kinds and effect.before is not None and _K.CREATE_TABLE in wanted_change_kinds:
             yield Stale(table, f"{table} was replaced, and the keys of its old rows stay {words.own}")
-        elif _LEAVES_KEYS & set(one.kinds) & wanted_change_kinds:
-            yield from _rekeyed(change, one, forms, words)
+        elif _LEAVES_KEYS & set(effect.kinds) & wanted_change_kinds:
+            yield from _rekeyed(change, effect, forms, words)
     for swapped in change.cut_overs if _K.RENAME_TABLE in wanted_change_kinds else ():
         yield from _rekeyed(change, swapped, forms, words)
 
 
-def _rekeyed(change: SchemaChange, one: TableChange, forms: KeyForms, words: StaleWords) -> Iterator[Stale]:
-    why = forms.differ(change, one)
+def _rekeyed(change: SchemaChange, effect: TableChange, forms: KeyForms, words: StaleWords) -> Iterator[Stale]:
+    why = forms.differ(change, effect)
     if why:
         yield Stale(
-            one.table,
-            f"messages of {one.table} have other keys from here on ({why}), and the old keys stay {words.own}",
+            effect.table,
+            f"messages of {effect.table} have other keys from here on ({why}), and the old keys stay {words.own}",
             copied=True,
         )
 

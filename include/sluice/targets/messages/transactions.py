@@ -82,25 +82,25 @@ def numbered(pieces: Sequence[ChangePiece]) -> tuple[list[NumberedPiece], list[T
     begins = _begins(which[by_table] * len(tables) + table[by_table])
     own[by_table] = _places(begins, weight[by_table])
 
-    ids, made = [], []
+    ids, transactions = [], []
     for first in order[_begins(txn[order])].tolist():
         ids.append(transaction_id(gtid[first].as_py(), file[first].as_py(), int(offset[first])))
-        made.append(Transaction(ids[-1], int(us[first]), {}))
+        transactions.append(Transaction(ids[-1], int(us[first]), {}))
     starts = np.flatnonzero(begins)
     sums = np.add.reduceat(weight[by_table], starts) if len(starts) else starts
     for first, count in zip(by_table[starts].tolist(), sums.tolist(), strict=True):
-        made[which[first]].counts[tables[table[first]]] = count
+        transactions[which[first]].counts[tables[table[first]]] = count
 
-    known = pa.array(ids, pa.string())
-    found = []
+    id_array = pa.array(ids, pa.string())
+    placed = []
     for number, piece in enumerate(pieces):
-        mine = of_piece == number
-        at = pa.array(which[mine], pa.int64(), mask=which[mine] < 0)
-        orders = (pa.array(one[mine].astype(np.uint64)) for one in (total, own))
-        found.append(
-            NumberedPiece(piece.table, piece.key, piece.rows, piece.txn_row, piece.part, known.take(at), *orders)
+        in_piece = of_piece == number
+        at = pa.array(which[in_piece], pa.int64(), mask=which[in_piece] < 0)
+        orders = (pa.array(numbers[in_piece].astype(np.uint64)) for numbers in (total, own))
+        placed.append(
+            NumberedPiece(piece.table, piece.key, piece.rows, piece.txn_row, piece.part, id_array.take(at), *orders)
         )
-    return found, made
+    return placed, transactions
 
 
 def places_of(piece: ChangePiece) -> Iterator[PlaceInTransaction | None]:
@@ -141,8 +141,8 @@ def _numbers(column: pa.ChunkedArray) -> _Numbers:
 
 
 def _is_logged(piece: ChangePiece) -> _Numbers:
-    found: _Numbers = pc.not_equal(piece.rows["_op"], Op.READ.value).to_numpy(zero_copy_only=False)
-    return found
+    mask: _Numbers = pc.not_equal(piece.rows["_op"], Op.READ.value).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _moves_key(piece: ChangePiece) -> _Numbers:

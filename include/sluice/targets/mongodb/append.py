@@ -31,28 +31,28 @@ def append(client: Client, record: Record, fence: Fence, plan: PlannedTable, pie
     for key, document in zip(
         ids_of(place.owner, fence.batch, piece).to_pylist(), _documents(documents, fence, piece), strict=True
     ):
-        one = encoded_write(place, key, document, version)
-        if isinstance(one, Refused):
-            raise _refused(plan, one.why)
-        writes.append(one)
+        encoded = encoded_write(place, key, document, version)
+        if isinstance(encoded, Refused):
+            raise _refused(plan, encoded.why)
+        writes.append(encoded)
     sender = BulkSender(client, fence, documents.at, version, hidden=hidden)
     for _, why in sender.send(writes).values():
         raise _refused(plan, why)
     return WriteResult(statements=sender.requests, retries=sender.retries)
 
 
-def _documents(made: TableDocuments, fence: Fence, piece: ChangePiece) -> list[dict[str, Any]]:
-    was, there = before(piece)
+def _documents(documents_of: TableDocuments, fence: Fence, piece: ChangePiece) -> list[dict[str, Any]]:
+    was, existed = before(piece)
     known_values = {name: _values(name, values) for name, values in about(fence.batch, piece).items()}
-    columns = made.values_of(piece.rows), known_values, made.values_of(was)
+    columns = documents_of.values_of(piece.rows), known_values, documents_of.values_of(was)
     rows, changes, old = (
         [dict(zip(column, row, strict=True)) for row in zip(*column.values(), strict=True)] for column in columns
     )
     documents = []
-    for number, exists in enumerate(there.to_pylist()):
+    for number, exists in enumerate(existed.to_pylist()):
         odd = next((value for value in old[number].values() if type(value) is Unstorable), None) if exists else None
         if odd is not None:
-            raise LoadError(f"the row before a change of {made.plan.target} cannot be stored: {odd.why}")
+            raise LoadError(f"the row before a change of {documents_of.plan.target} cannot be stored: {odd.why}")
         documents.append({**rows[number], CHANGE: changes[number], BEFORE: old[number] if exists else None})
     return documents
 

@@ -88,8 +88,8 @@ class BulkSender:
         """
         queries = [older(key, self.version) for key in ids]
         if self.client.place.options.keep_deleted > dt.timedelta(0):
-            left = bson.encode({VERSION: bson.Int64(self.version), DELETED: DatetimeMS(dt.datetime.now(dt.UTC))})
-            writes, refused = [write_of(query["_id"], query, left) for query in queries], dict[int, tuple[str, str]]()
+            stub = bson.encode({VERSION: bson.Int64(self.version), DELETED: DatetimeMS(dt.datetime.now(dt.UTC))})
+            writes, refused = [write_of(query["_id"], query, stub) for query in queries], dict[int, tuple[str, str]]()
             self.missing = []
             for part in self._parts(writes):
                 refused |= self._written(writes, part)
@@ -126,7 +126,7 @@ class BulkSender:
         while waiting:
             self.requests += 1
             answer = self._asked([writes[number].update for number in waiting])
-            failed = {int(one["index"]): one for one in answer.get("writeErrors", ())}
+            failed = {int(error["index"]): error for error in answer.get("writeErrors", ())}
             short = int(answer.get("n", 0)) < len(waiting) - len(failed)
             reached = max(failed) + 1 if failed and short else len(waiting)
             parts = [number for place, number in enumerate(waiting[:reached]) if place not in failed]
@@ -137,13 +137,13 @@ class BulkSender:
                 raise TargetUnavailable(
                     f"writing rows of {self.at}: the server wrote fewer than it was sent", where=str(self.at)
                 )
-            twice = {waiting[place]: one for place, one in failed.items() if one.get("code") == DUPLICATE}
-            passing = [number for number, there in self._versions(writes, list(twice)) if self._may_pass(there)]
+            twice = {waiting[place]: error for place, error in failed.items() if error.get("code") == DUPLICATE}
+            passing = [number for number, stored in self._versions(writes, list(twice)) if self._may_pass(stored)]
             tries.update(passing)
             again = [number for number in passing if tries[number] < _ATTEMPTS]
-            others = {waiting[place]: one for place, one in failed.items() if one.get("code") != DUPLICATE}
+            others = {waiting[place]: error for place, error in failed.items() if error.get("code") != DUPLICATE}
             others |= {number: twice[number] for number in passing if tries[number] >= _ATTEMPTS}
-            refused |= {number: (str(one.get("code")), self._said(one)) for number, one in others.items()}
+            refused |= {number: (str(error.get("code")), self._said(error)) for number, error in others.items()}
             self.retries += bool(again)
             waiting = [*again, *waiting[reached:]]  # some servers stop at the first error, whatever they are asked
         return refused
@@ -154,30 +154,30 @@ class BulkSender:
     def _versions(self, writes: Sequence[Write], numbers: Sequence[int]) -> Iterator[tuple[int, dict[str, Any] | None]]:
         """Yield what is there of some documents: their versions, and whether their rows were removed."""
         ids = [writes[number].id for number in numbers]
-        held = held_documents(self.client, self.at, ids, (VERSION, DELETED), deleted=True)
-        yield from zip(numbers, held, strict=True)
+        stored = held_documents(self.client, self.at, ids, (VERSION, DELETED), deleted=True)
+        yield from zip(numbers, stored, strict=True)
 
-    def _may_pass(self, there: dict[str, Any] | None) -> bool:
+    def _may_pass(self, stored: dict[str, Any] | None) -> bool:
         """Return True unless the document is newer, or another program's.
 
         If it is neither, two processes made it at once, or an index refuses it.
         """
-        passes = there is None or (VERSION in there and int(there[VERSION]) <= self.version)
+        passes = stored is None or (VERSION in stored and int(stored[VERSION]) <= self.version)
         self._newer += not passes
         return passes
 
     def _look(self, writes: Sequence[Write], numbers: Sequence[int]) -> None:
         """Find out of which rows a part was to be written that are not there, and which are newer."""
-        for number, there in self._versions(writes, numbers):
-            if there is None or (DELETED in there and int(there[VERSION]) <= self.version):
+        for number, stored in self._versions(writes, numbers):
+            if stored is None or (DELETED in stored and int(stored[VERSION]) <= self.version):
                 self.missing.append(number)
             else:
-                self._may_pass(there)
+                self._may_pass(stored)
 
     def _said(self, error: dict[str, Any]) -> str:
         code = error.get("code")
-        said = "" if self.hidden else f": {str(error.get('errmsg', ''))[:300]}"
-        return f"the server answers {code}{said}"
+        message = "" if self.hidden else f": {str(error.get('errmsg', ''))[:300]}"
+        return f"the server answers {code}{message}"
 
     def _judge_newer(self) -> None:
         """Raise unless newer versions are those of a newer process of this pipeline, or the rows are old ones."""

@@ -109,25 +109,25 @@ class Client:
 
     def delete(self, doing: str, at: Namespace, deletes: Sequence[Mapping[str, Any]]) -> None:
         """Send deletes in one command. Raises LoadError if one is refused."""
-        found = self._written(doing, at, {"delete": at.collection, "deletes": deletes}, hidden=True)
-        for one in found.get("writeErrors", ()):
-            raise LoadError(f"{doing}: the server answers {one.get('code')}", where=str(at))
+        reply = self._written(doing, at, {"delete": at.collection, "deletes": deletes}, hidden=True)
+        for write_error in reply.get("writeErrors", ()):
+            raise LoadError(f"{doing}: the server answers {write_error.get('code')}", where=str(at))
 
     def _written(self, doing: str, at: Namespace, command: dict[str, Any], *, hidden: bool) -> dict[str, Any]:
         sent = {**command, "ordered": False, "writeConcern": dict(DURABLE)}
-        found = self.command(doing, at.database, sent, hidden=hidden)
-        failed = found.get("writeConcernError")
+        reply = self.command(doing, at.database, sent, hidden=hidden)
+        failed = reply.get("writeConcernError")
         if failed is not None:
             raise TargetUnavailable(
                 f"{doing}: the server wrote, and does not know yet whether it stays: "
                 f"{failed.get('errmsg', failed.get('code'))}",
                 where=str(at),
             )
-        for one in found.get("writeErrors", ()):
-            if one.get("code") in _LATER:
-                said = "" if hidden else f": {one.get('errmsg')}"
-                raise TargetUnavailable(f"{doing}: the server answers {one['code']}{said}", where=str(at))
-        return found
+        for write_error in reply.get("writeErrors", ()):
+            if write_error.get("code") in _LATER:
+                message = "" if hidden else f": {write_error.get('errmsg')}"
+                raise TargetUnavailable(f"{doing}: the server answers {write_error['code']}{message}", where=str(at))
+        return reply
 
     def find(
         self,
@@ -142,9 +142,9 @@ class Client:
 
         ``columns``: those that are wanted beside ``_id``; None: all.
         """
-        wanted = None if columns is None else dict.fromkeys(columns, 1) or {"_id": 1}
+        projection = None if columns is None else dict.fromkeys(columns, 1) or {"_id": 1}
         collection = self._client[at.database].get_collection(at.collection, codec_options=_AS_STORED)
-        with self._errors(doing, hidden=True), collection.find(query, wanted, limit=most) as cursor:
+        with self._errors(doing, hidden=True), collection.find(query, projection, limit=most) as cursor:
             yield from cursor
 
     @contextmanager
@@ -158,10 +158,10 @@ class Client:
 def translated(error: Exception, endpoint: Endpoint, doing: str, *, hidden: bool = False) -> SluiceError:
     """Return an error of the client as one of Sluice. ``hidden``: it does not show what the server says of values."""
     code = error.code if isinstance(error, errors.OperationFailure) else None
-    said = f"error {code}" if hidden and code is not None else str(error).partition(", full error:")[0]
+    message = f"error {code}" if hidden and code is not None else str(error).partition(", full error:")[0]
     for secret in (endpoint.password, str(endpoint.extra.get("tlsCertificateKeyFilePassword") or "")):
-        said = said.replace(secret, "***") if len(secret) > 2 else said
-    text, where = f"{doing} at MongoDB {endpoint.connection_id!r}: {said}", endpoint.address
+        message = message.replace(secret, "***") if len(secret) > 2 else message
+    text, where = f"{doing} at MongoDB {endpoint.connection_id!r}: {message}", endpoint.address
     if isinstance(error, errors.ConfigurationError) or code == _NO_LOGIN:
         return ConfigError(text, where=where, hint="look at login, password, schema and extra of the connection")
     if code == _UNAUTHORIZED:

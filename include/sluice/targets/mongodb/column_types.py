@@ -79,16 +79,16 @@ class Unstorable:
 def forms_of_kind(name: str) -> frozenset[Form]:
     """Return the forms of a type by its name, with or without ``unsigned``; none for a name that is not one."""
     word, _, more = name.partition(" ")
-    known = word in set(ColumnKind) and more in {"", "unsigned"}
-    return frozenset(OFFERED[ColumnKind(word)]) if known else frozenset()
+    is_kind = word in set(ColumnKind) and more in {"", "unsigned"}
+    return frozenset(OFFERED[ColumnKind(word)]) if is_kind else frozenset()
 
 
-def form_of(made: ColumnType, types: Mapping[str, Form], name: str) -> Form:
+def form_of(column_type: ColumnType, types: Mapping[str, Form], name: str) -> Form:
     """Return how values of a column are stored. ``types``: of the options; ``name``: schema.table.column.
 
     Raises MappingError.
     """
-    kind, offered = made.kind, OFFERED[made.kind]
+    kind, offered = column_type.kind, OFFERED[column_type.kind]
     given_type = types.get(name)
     if given_type is not None and given_type not in offered:
         raise MappingError(
@@ -96,34 +96,36 @@ def form_of(made: ColumnType, types: Mapping[str, Form], name: str) -> Form:
             where=name,
             hint="name another form, or leave the column out of options.types",
         )
-    if given_type is None and made.unsigned:
+    if given_type is None and column_type.unsigned:
         given_type = types.get(f"{kind} unsigned")
     if given_type is None:
         given_type = types.get(kind.value)
     if given_type is not None:
         return given_type
-    whole = made.digits <= _MILLISECONDS if kind in _TIMES else made.precision <= _DIGITS
-    return offered[0] if whole else Form.TEXT
+    fits = column_type.digits <= _MILLISECONDS if kind in _TIMES else column_type.precision <= _DIGITS
+    return offered[0] if fits else Form.TEXT
 
 
-def loses(made: ColumnType, form: Form) -> str:
+def loses(column_type: ColumnType, form: Form) -> str:
     """Return what of a column's values is not stored, "" for nothing."""
     if form is Form.DOUBLE:
         return Loss("a double has about 15 digits of them")
-    if form is Form.DATE and made.digits > _MILLISECONDS:
+    if form is Form.DATE and column_type.digits > _MILLISECONDS:
         return Loss("a date has milliseconds, and microseconds are cut")
     if form is Form.DOCUMENT:
-        said = "spaces, how a number is written, and whether it is NULL or JSON's null"
-        is_text = made.kind is not K.JSON or made.native == "json"  # PostgreSQL keeps a json as it was written
-        return Loss(f"{said}, are lost") if is_text else said
-    if made.kind in {K.ENUM, K.SET}:
-        return own_type(made).loses
+        loss = "spaces, how a number is written, and whether it is NULL or JSON's null"
+        is_text = (
+            column_type.kind is not K.JSON or column_type.native == "json"
+        )  # PostgreSQL keeps a json as it was written
+        return Loss(f"{loss}, are lost") if is_text else loss
+    if column_type.kind in {K.ENUM, K.SET}:
+        return own_type(column_type).loses
     return ""
 
 
-def refuses(made: ColumnType, form: Form) -> str:
+def refuses(column_type: ColumnType, form: Form) -> str:
     """Return which values of a column make their row refused, "" for none."""
-    if form is Form.DECIMAL and made.precision > _DIGITS:
+    if form is Form.DECIMAL and column_type.precision > _DIGITS:
         return (
             f"a Decimal128 has {_DIGITS} digits, and rows with longer values are refused; options.types: text has "
             "them all"
@@ -132,44 +134,44 @@ def refuses(made: ColumnType, form: Form) -> str:
 
 
 # -- to documents ------------------------------------------------------------------------------------------------------
-def document_values(values: pa.Array, made: ColumnType, form: Form) -> list[Any]:
+def document_values(values: pa.Array, column_type: ColumnType, form: Form) -> list[Any]:
     """Return values as the client encodes them; null is None."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     match form:
         case Form.NUMBER:
-            return _floats(values, made) if made.kind in _FLOATS else _whole(values, made)
+            return _floats(values, column_type) if column_type.kind in _FLOATS else _whole(values, column_type)
         case Form.DECIMAL:
-            return [None if one is None else decimal128(one) for one in _decimals(values, made)]
+            return [None if number is None else decimal128(number) for number in _decimals(values, column_type)]
         case Form.DOUBLE:
-            return [None if one is None else float(one) for one in _decimals(values, made)]
+            return [None if number is None else float(number) for number in _decimals(values, column_type)]
         case Form.DATE:
-            return _dates(values, made)
+            return _dates(values, column_type)
         case Form.DOCUMENT:
-            return [None if text is None else parsed(text) for text in _texts(values, made)]
+            return [None if text is None else parsed(text) for text in _texts(values, column_type)]
         case Form.BYTES:
             document_values: list[Any] = values.cast(pa.large_binary()).to_pylist()
             return document_values
         case Form.TEXT:
-            return _texts(values, made)
+            return _texts(values, column_type)
 
 
-def id_values(values: pa.Array, made: ColumnType) -> list[Any] | None:
+def id_values(values: pa.Array, column_type: ColumnType) -> list[Any] | None:
     """Return values of a key's only column as ids, whatever form the column has;
 
     None for a kind whose ids are its key's text.
     """
-    if made.kind in _WHOLE:
+    if column_type.kind in _WHOLE:
         return [None if number is None else _long(number) for number in _numbers(values)]
-    if made.kind in _TEXTS | _WORDS:
-        return _texts(values, made)
+    if column_type.kind in _TEXTS | _WORDS:
+        return _texts(values, column_type)
     return None
 
 
 def _texts(values: pa.Array, column_type: ColumnType) -> list[Any]:
     times = column_type.kind in _TIMES and pa.types.is_timestamp(values.type)
-    found: list[Any] = (iso_texts if times else texts)(values, column_type).cast(pa.large_string()).to_pylist()
-    return found
+    stored_texts: list[Any] = (iso_texts if times else texts)(values, column_type).cast(pa.large_string()).to_pylist()
+    return stored_texts
 
 
 def _numbers(values: pa.Array) -> list[Any]:
@@ -215,9 +217,9 @@ def _dates(values: pa.Array, column_type: ColumnType) -> list[Any]:
     """Return dates; a day that no calendar has stays a text."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us", values.type.tz))
-        numbers = [None if one is None else one // 1000 for one in values.view(pa.int64()).to_pylist()]
+        numbers = [None if micros is None else micros // 1000 for micros in values.view(pa.int64()).to_pylist()]
     elif pa.types.is_date32(values.type):
-        numbers = [None if one is None else one * _DAY_MS for one in values.view(pa.int32()).to_pylist()]
+        numbers = [None if days is None else days * _DAY_MS for days in values.view(pa.int32()).to_pylist()]
     else:
         return _texts(values, column_type)
     dates: list[Any] = [None if number is None else DatetimeMS(number) for number in numbers]
@@ -233,12 +235,12 @@ class _NoDocument(ValueError):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    document = dict(pairs)
+    if len(document) != len(pairs):
         raise _NoDocument("a name is in an object twice")
-    if any("\0" in name for name in found):
+    if any("\0" in name for name in document):
         raise _NoDocument("a name has the character 0 in it")
-    return found
+    return document
 
 
 def _number(text: str) -> Any:
@@ -252,10 +254,10 @@ def _integer(text: str) -> Any:
 
 
 def _stored(number: Decimal) -> Any:
-    found = decimal128(number)
-    if isinstance(found, Unstorable):
-        raise _NoDocument(f"a number in it: {found.why}")
-    return found
+    stored_number = decimal128(number)
+    if isinstance(stored_number, Unstorable):
+        raise _NoDocument(f"a number in it: {stored_number.why}")
+    return stored_number
 
 
 def _constant(text: str) -> Any:
@@ -276,34 +278,38 @@ def parsed(text: str) -> Any:
 
 
 # -- from documents ----------------------------------------------------------------------------------------------------
-def key_value(made: ColumnType, value: Any) -> Any:
+def key_value(column_type: ColumnType, value: Any) -> Any:
     """Return a value of a key's column as the source's values are stored.
 
     Raises ValueError, TypeError, ArithmeticError.
     """
-    if made.kind in _BYTES:
+    if column_type.kind in _BYTES:
         return bytes(value)
     if isinstance(value, Decimal128):
         value = value.to_decimal()
-    if made.kind in _WHOLE:
+    if column_type.kind in _WHOLE:
         return int(value)
-    if made.kind is K.DECIMAL:
+    if column_type.kind is K.DECIMAL:
         return Decimal(value)
     if isinstance(value, DatetimeMS):
-        return int(value) // _DAY_MS if made.kind is K.DATE else int(value) * 1000
-    return read_text(made, str(value))
+        return int(value) // _DAY_MS if column_type.kind is K.DATE else int(value) * 1000
+    return read_text(column_type, str(value))
 
 
-def same(made: ColumnType, mine: Any, there: Any) -> bool:
+def same(column_type: ColumnType, own: Any, stored: Any) -> bool:
     """Return True if two values of documents are of the same value of a column."""
-    if isinstance(mine, Decimal128) and isinstance(there, Decimal128):
-        return bool(mine.to_decimal() == there.to_decimal())
-    if isinstance(mine, dict) and isinstance(there, Mapping):
-        return mine.keys() == there.keys() and all(same(made, one, there[name]) for name, one in mine.items())
-    if isinstance(mine, list) and isinstance(there, list):
-        return len(mine) == len(there) and all(same(made, *pair) for pair in zip(mine, there, strict=True))
-    mine, there = (int(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in (mine, there))
-    return isinstance(mine, float) is isinstance(there, float) and same_value(made, mine, there)
+    if isinstance(own, Decimal128) and isinstance(stored, Decimal128):
+        return bool(own.to_decimal() == stored.to_decimal())
+    if isinstance(own, dict) and isinstance(stored, Mapping):
+        return own.keys() == stored.keys() and all(
+            same(column_type, value, stored[name]) for name, value in own.items()
+        )
+    if isinstance(own, list) and isinstance(stored, list):
+        return len(own) == len(stored) and all(same(column_type, *pair) for pair in zip(own, stored, strict=True))
+    own, stored = (
+        int(value) if isinstance(value, int) and not isinstance(value, bool) else value for value in (own, stored)
+    )
+    return isinstance(own, float) is isinstance(stored, float) and same_value(column_type, own, stored)
 
 
 __all__ = [

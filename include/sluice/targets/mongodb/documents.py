@@ -64,8 +64,8 @@ class TableDocuments(KeyedRows):
         texts with a colon between, and so are all by ``options.ids: text``.
         """
         alone = len(columns) == 1 and self.place.options.ids is Ids.VALUE
-        found = id_values(columns[0], self.type_of(fields[0])) if alone else None
-        return found if found is not None else self.keys(columns, fields).to_pylist()
+        ids = id_values(columns[0], self.type_of(fields[0])) if alone else None
+        return ids if ids is not None else self.keys(columns, fields).to_pylist()
 
     def ids(self, rows: pa.Table) -> list[Any]:
         """Return the ids of rows."""
@@ -75,10 +75,10 @@ class TableDocuments(KeyedRows):
     def values_of(self, rows: pa.Table) -> dict[str, list[Any]]:
         """Return what is stored of rows, by true name."""
         values = {}
-        for one in self.sent(rows.schema):
-            name, column_type = true_name(one), self.type_of(one)
+        for schema_field in self.sent(rows.schema):
+            name, column_type = true_name(schema_field), self.type_of(schema_field)
             form = self.place.form(self.plan.target, name, column_type)
-            values[name] = document_values(one_chunk(rows[one.name]), column_type, form)
+            values[name] = document_values(one_chunk(rows[schema_field.name]), column_type, form)
         return values
 
     def writes(self, rows: pa.Table, version: int, *, copied: bool) -> list[Write | Refused]:
@@ -89,15 +89,15 @@ class TableDocuments(KeyedRows):
         lacks = self.lacking(rows)
         if lacks.any() and (self.keys_of(rows).moved & lacks).any():
             raise key_changed(self.plan)
-        ids, values, known = self.ids(rows), self.values_of(rows), self.known(rows) if lacks.any() else {}
-        stored = {true_name(one): one.name for one in self.sent(rows.schema)}
-        made: list[Write | Refused] = []
+        ids, values, known_masks = self.ids(rows), self.values_of(rows), self.known(rows) if lacks.any() else {}
+        stored = {true_name(schema_field): schema_field.name for schema_field in self.sent(rows.schema)}
+        writes: list[Write | Refused] = []
         for number, (key, row) in enumerate(zip(ids, zip(*values.values(), strict=True), strict=True)):
             document = dict(zip(values, row, strict=True))
             if lacks[number]:
-                document = {name: one for name, one in document.items() if known[stored[name]][number]}
-            made.append(self._write(key, document, version, part=bool(lacks[number]), copied=copied))
-        return made
+                document = {name: value for name, value in document.items() if known_masks[stored[name]][number]}
+            writes.append(self._write(key, document, version, part=bool(lacks[number]), copied=copied))
+        return writes
 
     def _write(self, key: Any, document: dict[str, Any], version: int, *, part: bool, copied: bool) -> Write | Refused:
         if type(key) is Unstorable:
@@ -113,12 +113,12 @@ def encoded_write(
         if type(value) is Unstorable:
             return Refused(key, f"column {name}: {value.why}", "value not storable")
     document[VERSION] = bson.Int64(version)
-    query, given = older(key, version), document
+    query, update = older(key, version), document
     if part:
-        given = {"$set": document, **({"$unset": {DELETED: ""}} if copied else {})}
+        update = {"$set": document, **({"$unset": {DELETED: ""}} if copied else {})}
         query |= {} if copied else NOT_DELETED
     try:
-        encoded = bson.encode(given)
+        encoded = bson.encode(update)
     except (BSONError, OverflowError, RecursionError) as error:
         return Refused(key, f"it is no document: {type(error).__name__}", "value not storable")
     most = place.options.max_document_bytes
@@ -130,9 +130,9 @@ def encoded_write(
 
 def write_of(key: Any, query: Mapping[str, Any], encoded: bytes, *, whole: bool = True) -> Write:
     """Return the update of one document by an encoded document, or by encoded operators."""
-    asked = bson.encode(query)
-    update = {"q": RawBSONDocument(asked), "u": RawBSONDocument(encoded), "upsert": whole}
-    return Write(key, update, len(asked) + len(encoded) + _OVERHEAD, whole)
+    encoded_query = bson.encode(query)
+    update = {"q": RawBSONDocument(encoded_query), "u": RawBSONDocument(encoded), "upsert": whole}
+    return Write(key, update, len(encoded_query) + len(encoded) + _OVERHEAD, whole)
 
 
 def older(key: Any, version: int) -> dict[str, Any]:
@@ -155,9 +155,9 @@ def held_documents(
     for first in range(0, len(ids), _HELD):
         part = ids[first : first + _HELD]
         query = {"_id": {"$in": list(part)}, **({} if deleted else NOT_DELETED)}
-        found = {named(one["_id"]): one for one in client.find("reading rows", at, query, columns)}
+        by_id = {named(document["_id"]): document for document in client.find("reading rows", at, query, columns)}
         for key in part:
-            yield found.get(named(key))
+            yield by_id.get(named(key))
 
 
 __all__ = [

@@ -52,8 +52,8 @@ class _Follower(Follower):
         at = self.place.namespace(table)
         return definitions(self.client, self.place, [at]).get(str(at))
 
-    def document_value(self, table: TableId, name: str, values: pa.Array, made: ColumnType) -> Any:
-        [document_value] = document_values(values, made, self.place.form(table, name, made))
+    def document_value(self, table: TableId, name: str, values: pa.Array, column_type: ColumnType) -> Any:
+        [document_value] = document_values(values, column_type, self.place.form(table, name, column_type))
         if type(document_value) is Unstorable:
             raise not_filled(
                 self.change, table, name, document_value.why, "options.types stores the column in another way"
@@ -72,10 +72,10 @@ class _Follower(Follower):
         )
 
     def create(self, step: CreateTable, definition: Definition) -> None:
-        at, there = self.place.namespace(step.table), self.read(step.table)
-        if there is not None and there.table != definition.table:
+        at, stored = self.place.namespace(step.table), self.read(step.table)
+        if stored is not None and stored.table != definition.table:
             hint = "give each table a collection of its own: options.database, options.collection"
-            raise not_followed(self.change, f"collection {at} has the rows of {there.table}", hint)
+            raise not_followed(self.change, f"collection {at} has the rows of {stored.table}", hint)
         make_collection(self.client, at)
         define(self.client, self.place, at, replace(definition, ids=self.place.ids))
 
@@ -108,11 +108,11 @@ class _Follower(Follower):
         update = {name: parts for name, parts in operators.items() if parts}
         for ids in chunks(self.client, at) if update else ():
             query = {"_id": {"$in": ids}, **NOT_DELETED}
-            done = self.client.update(
+            reply = self.client.update(
                 f"changing rows of {at}", at, [{"q": query, "u": update, "multi": True}], hidden=True
             )
-            for one in done.get("writeErrors", ()):
-                raise LoadError(f"changing rows of {at}: the server answers {one.get('code')}", where=str(at))
+            for write_error in reply.get("writeErrors", ()):
+                raise LoadError(f"changing rows of {at}: the server answers {write_error.get('code')}", where=str(at))
         define(self.client, self.place, at, definition)
 
 
@@ -125,15 +125,15 @@ def drop_collection(client: Client, at: Namespace) -> None:
 def collection_exists(client: Client, at: Namespace) -> bool:
     """Return True if there is the collection."""
     command = {"listCollections": 1, "filter": {"name": at.collection}, "nameOnly": True}
-    found = client.command("looking for collections", at.database, command)
-    return any(one["name"] == at.collection for one in found["cursor"]["firstBatch"])
+    reply = client.command("looking for collections", at.database, command)
+    return any(collection["name"] == at.collection for collection in reply["cursor"]["firstBatch"])
 
 
 def chunks(client: Client, at: Namespace) -> Iterator[Sequence[Any]]:
     """Yield the ids of all rows of a collection, some at a time."""
     part: list[Any] = []
-    for one in client.find("reading keys", at, NOT_DELETED, ()):
-        part.append(one["_id"])
+    for document in client.find("reading keys", at, NOT_DELETED, ()):
+        part.append(document["_id"])
         if len(part) == _AT_ONCE:
             yield part
             part = []

@@ -71,11 +71,11 @@ class MongoOptions(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> MongoOptions:
-        known = require_known("database", self.database, _TABLE)
+        database_fields = require_known("database", self.database, _TABLE)
         fields = require_known("collection", self.collection, _TABLE)
         if "table" not in fields:
             raise ValueError("collection must have {table} in it: each table needs a collection of its own")
-        if "schema" not in known | fields:
+        if "schema" not in database_fields | fields:
             raise ValueError("database or collection must have {schema} in it: tables of two schemas may have one name")
         for name, form in self.types.items():
             offered = forms_of_kind(name) if name.count(".") < 2 else frozenset(Form)

@@ -72,13 +72,13 @@ class Place:
             options.collection.format(**{word: _escaped(text, frozenset("$%\0")) for word, text in words.items()}),
         )
 
-    def form(self, table: TableId, column: str, made: ColumnType) -> Form:
+    def form(self, table: TableId, column: str, column_type: ColumnType) -> Form:
         """Return how values of a column are stored."""
-        return form_of(made, self.options.types, f"{table}.{column}")
+        return form_of(column_type, self.options.types, f"{table}.{column}")
 
 
 def _escaped(text: str, characters: frozenset[str]) -> str:
-    return "".join(f"%{ord(one):02x}" if one in characters else one for one in text)
+    return "".join(f"%{ord(character):02x}" if character in characters else character for character in text)
 
 
 __all__ = ["Namespace", "Place"]

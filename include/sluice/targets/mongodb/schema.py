@@ -111,9 +111,9 @@ class MongoSchema:
     def _losses(self, plan: PlannedTable) -> Iterator[TableFinding]:
         for column in plan.columns:
             form = self.place.form(plan.target, column.name, column.sent_type)
-            said = together(loses(column.sent_type, form), refuses(column.sent_type, form))
-            if said:
-                yield about_values(plan.target, column.name, f"{column.sql_type} -> {form}", said)
+            loss = together(loses(column.sent_type, form), refuses(column.sent_type, form))
+            if loss:
+                yield about_values(plan.target, column.name, f"{column.sql_type} -> {form}", loss)
 
     def apply(self, statement: str) -> None:
         """Store a definition, and make its collection. Raises LoadError."""

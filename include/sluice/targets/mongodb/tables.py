@@ -26,12 +26,12 @@ def definitions(client: Client, place: Place, collections: Collection[Namespace]
     """Return the definitions of collections, as far as there are any. Raises LoadError if one cannot be read."""
     definitions = {}
     query = {"_id": {"$in": sorted({str(collection) for collection in collections})}}
-    for one in client.find("reading the tables", place.tables, query):
+    for document in client.find("reading the tables", place.tables, query):
         try:
-            definitions[str(one["_id"])] = Definition.from_json(one)
+            definitions[str(document["_id"])] = Definition.from_json(document)
         except (KeyError, TypeError) as error:
             raise LoadError(
-                f"the definition of {one['_id']} cannot be read: {error!r}",
+                f"the definition of {document['_id']} cannot be read: {error!r}",
                 where=f"{place.tables} at {place.endpoint.address}",
                 hint=f"remove the document; `sluice check {place.pipeline} --apply` makes it anew",
             ) from None
@@ -67,9 +67,9 @@ def make_statement(place: Place, plan: PlannedTable) -> str:
     return statement_of(place, place.namespace(plan.target), replace(definition_of(plan), ids=place.ids))
 
 
-def extend_statement(place: Place, plan: PlannedTable, held: Definition, names: Collection[str]) -> str:
+def extend_statement(place: Place, plan: PlannedTable, definition: Definition, names: Collection[str]) -> str:
     """Return the command that adds columns to a definition."""
-    return statement_of(place, place.namespace(plan.target), replace(held, columns=(*held.columns, *names)))
+    return statement_of(place, place.namespace(plan.target), replace(definition, columns=(*definition.columns, *names)))
 
 
 def read_statement(place: Place, statement: str) -> tuple[Namespace, Definition]:
@@ -80,19 +80,19 @@ def read_statement(place: Place, statement: str) -> tuple[Namespace, Definition]
         if given_match is None:
             raise ValueError("it stores no definition")
         command = json.loads(given_match[1])
-        [one] = command["updates"]
-        database, _, collection = one["q"]["_id"].partition(".")
+        [update] = command["updates"]
+        database, _, collection = update["q"]["_id"].partition(".")
         if command["update"] != place.tables.collection or not collection:
             raise ValueError("it stores no definition")
-        return Namespace(database, collection), Definition.from_json(one["u"])
+        return Namespace(database, collection), Definition.from_json(update["u"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LoadError(f"this is no statement of a target of type mongodb: {statement[:300]}: {error}") from None
 
 
-def require(place: Place, held: Mapping[str, Definition], plan: PlannedTable) -> None:
+def require(place: Place, definitions: Mapping[str, Definition], plan: PlannedTable) -> None:
     """Raise MappingError unless rows of a planned table can be written."""
     at = place.namespace(plan.target)
-    definition = held.get(str(at))
+    definition = definitions.get(str(at))
     if definition is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}: no definition says which rows collection {at} "

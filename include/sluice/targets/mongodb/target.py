@@ -123,16 +123,16 @@ class MongoReconciler:
 
     def others(self) -> tuple[OtherWriter, ...]:
         """Return the other pipelines with a checkpoint at the server."""
-        place, found, now = self.place, list[OtherWriter](), time.time()
+        place, writers, now = self.place, list[OtherWriter](), time.time()
         with connected(place) as client:
             query = {"pipeline": {"$ne": place.pipeline}}
-            for one in client.find("reading checkpoints", place.checkpoints, query):
-                held_record, at, owner = found_record(one, place), place.checkpoints, json.dumps(one["_id"])
+            for document in client.find("reading checkpoints", place.checkpoints, query):
+                held_record, at, owner = found_record(document, place), place.checkpoints, json.dumps(document["_id"])
                 forget = f"db.getSiblingDB({json.dumps(at.database)}).{at.collection}.deleteOne({{_id: {owner}}})"
-                found.append(
-                    OtherWriter(str(one["pipeline"]), held_record.tables, max(0.0, now - held_record.at), forget)
+                writers.append(
+                    OtherWriter(str(document["pipeline"]), held_record.tables, max(0.0, now - held_record.at), forget)
                 )
-        return tuple(found)
+        return tuple(writers)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class MongoStore(DocumentStore[Client]):
         for table in tables if moved and not self.place.every else ():
             at, query = self.place.namespace(table), {DELETED: {"$lt": before}}
             while True:
-                ids = [one["_id"] for one in client.find("forgetting removed rows", at, query, (), most=_FORGOTTEN)]
+                ids = [row["_id"] for row in client.find("forgetting removed rows", at, query, (), most=_FORGOTTEN)]
                 if ids:
                     deletes = [{"q": {"_id": {"$in": ids}, **query}, "limit": 0}]
                     client.delete(f"forgetting removed rows of {at}", at, deletes)

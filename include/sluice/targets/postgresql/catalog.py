@@ -112,8 +112,8 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
     """Read the existing tables, by the ids asked for, with three queries."""
     if not tables:
         return {}
-    found = cursor.execute(_TABLES, _places(tables)).fetchall()
-    oids = [row[2] for row in found]
+    table_rows = cursor.execute(_TABLES, _places(tables)).fetchall()
+    oids = [row[2] for row in table_rows]
     columns: dict[int, list[ColumnInfo]] = defaultdict(list)
     for oid, *rest in cursor.execute(_COLUMNS, (oids,)).fetchall():
         columns[oid].append(_column(*rest))
@@ -126,7 +126,7 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
             kind, tuple(columns[oid]), tuple(keys[oid]), tuple((a, b) for a, b in triggers), tuple(foreign),
             bool(guarded)
         )
-        for schema, table, oid, kind, guarded, triggers, foreign in found
+        for schema, table, oid, kind, guarded, triggers, foreign in table_rows
     }  # fmt: skip
 
 
@@ -152,9 +152,9 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
     """Read the foreign keys from ``tables`` and to them."""
     places = _places(tables)
     return [
-        Reference(name, TableId(schema, child), tuple(mine), TableId(parent_schema, parent), tuple(theirs))
-        for name, schema, child, parent_schema, parent, mine,
-        theirs in cursor.execute(_REFERENCES, (*places, *places)).fetchall()
+        Reference(name, TableId(schema, child), tuple(columns), TableId(parent_schema, parent), tuple(parent_columns))
+        for name, schema, child, parent_schema, parent, columns,
+        parent_columns in cursor.execute(_REFERENCES, (*places, *places)).fetchall()
     ]  # fmt: skip
 
 
@@ -180,16 +180,16 @@ class Wanted:
     zero_dates: str = "refuse"
 
 
-def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
+def compare(plan: PlannedTable, info: TableInfo | None, setup: Wanted) -> TargetTable:
     """Check one table. Raises MappingError with the statement that would fix it."""
     refuse_long(plan, LONGEST_BYTES, "PostgreSQL")
     if info is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
             where=str(plan.target),
-            hint=applied(create_table(plan, wanted)),
+            hint=applied(create_table(plan, setup)),
         )
-    for problem in _problems(plan, info, wanted):
+    for problem in _problems(plan, info, setup):
         if problem.severity == "error":
             where = f"{plan.target}.{problem.column}" if problem.column else str(plan.target)
             raise MappingError(
@@ -206,16 +206,16 @@ def is_arbiter(key: UniqueKey) -> bool:
 
 
 def compare_all(
-    plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted
+    plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], setup: Wanted
 ) -> dict[TableId, TargetTable]:
     """Compare all tables; several sources may be loaded into one target table.
 
     Raises MappingError for the first that does not fit.
     """
-    return {plan.target: compare(plan, infos.get(plan.target), wanted) for plan in plans}
+    return {plan.target: compare(plan, infos.get(plan.target), setup) for plan in plans}
 
 
-def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[TableFinding]:
+def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], setup: Wanted) -> list[TableFinding]:
     """Return everything to say about the planned tables, with the statements that correct it."""
     review: list[TableFinding] = []
     for plan in plans:
@@ -226,57 +226,57 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
             review.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue
         if info is None:
-            sql = create_table(plan, wanted)
+            sql = create_table(plan, setup)
             review += [
-                TableFinding("error", plan.target, "", f"the table is to have the collation {name}", made)
-                for name, made in _collations(plan, wanted)
+                TableFinding("error", plan.target, "", f"the table is to have the collation {name}", statement)
+                for name, statement in _collations(plan, setup)
             ]
             why = f"the target has no such table for {plan.source}"
             review.append(TableFinding("error", plan.target, "", why, sql, absent=True))
-            review += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(plan, column, wanted)]
+            review += [_loss_of(plan, column, setup) for column in plan.columns if _loss(plan, column, setup)]
             review += [
                 TableFinding("error", plan.target, "", f"the table is to have {what}", sql)
-                for what, sql in extras.of_plan(plan, indexes=wanted.indexes)
+                for what, sql in extras.of_plan(plan, indexes=setup.indexes)
             ]
             continue
-        review += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
+        review += [problem.finding(plan.target) for problem in _problems(plan, info, setup)]
     return review
 
 
-def _collations(plan: PlannedTable, wanted: Wanted) -> list[tuple[str, str]]:
+def _collations(plan: PlannedTable, setup: Wanted) -> list[tuple[str, str]]:
     """Return the ICU collations of a table that is to be created: name, and the statement that creates it."""
-    collations = (_collation(plan, column, wanted) for column in plan.columns if not column.generated)
+    collations = (_collation(plan, column, setup) for column in plan.columns if not column.generated)
     return list(dict.fromkeys((collation.name, collation.create) for collation in collations if collation is not None))
 
 
-def _collation(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Collation | None:
+def _collation(plan: PlannedTable, column: PlannedColumn, setup: Wanted) -> Collation | None:
     """Return the ICU collation that the column is to have, None for the database's own."""
-    return None if column.wanted else wanted.collations.of(plan.target, column.sent_type, key=bool(column.key))
+    return None if column.wanted else setup.collations.of(plan.target, column.sent_type, key=bool(column.key))
 
 
-def _loss(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
+def _loss(plan: PlannedTable, column: PlannedColumn, setup: Wanted) -> str:
     """Return what a new column does not keep of the values, or of how they compare."""
-    column_type, kind = column.sent_type, pg_type(made_type(column, wanted.json, wanted.spatial))
+    column_type, kind = column.sent_type, pg_type(made_type(column, setup.json, setup.spatial))
     if column.generated:
         return ""
-    return together(lost(column_type, kind) if takes(column_type, kind) else "", _compares(plan, column, wanted))
+    return together(lost(column_type, kind) if takes(column_type, kind) else "", _compares(plan, column, setup))
 
 
-def _compares(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
+def _compares(plan: PlannedTable, column: PlannedColumn, setup: Wanted) -> str:
     """Return what to know about how its texts compare, if the options name its table."""
     if column.wanted:
         return ""
-    return wanted.collations.lost(plan.target, column.sent_type, key=bool(column.key))
+    return setup.collations.lost(plan.target, column.sent_type, key=bool(column.key))
 
 
-def _typed(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
+def _typed(plan: PlannedTable, column: PlannedColumn, setup: Wanted) -> str:
     """Return the type for a column definition, with its collation."""
-    return made_type(column, wanted.json, wanted.spatial) + clause(_collation(plan, column, wanted))
+    return made_type(column, setup.json, setup.spatial) + clause(_collation(plan, column, setup))
 
 
-def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> TableFinding:
-    said = f"{_said(column)} -> {_typed(plan, column, wanted)}"
-    return about_values(plan.target, column.name, said, _loss(plan, column, wanted))
+def _loss_of(plan: PlannedTable, column: PlannedColumn, setup: Wanted) -> TableFinding:
+    types = f"{_said(column)} -> {_typed(plan, column, setup)}"
+    return about_values(plan.target, column.name, types, _loss(plan, column, setup))
 
 
 def _said(column: PlannedColumn) -> str:
@@ -301,29 +301,29 @@ def _preset(column: PlannedColumn, column_type: ColumnType) -> str:
     return f" DEFAULT {default}{'' if source.nullable else ' NOT NULL'}" if default else ""
 
 
-def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
+def _problems(plan: PlannedTable, info: TableInfo, setup: Wanted) -> list[Problem]:
     place = quoted_table(plan.target)
     if info.kind not in {"r", "p"}:
         why = "it is a view or a foreign table: rows are told apart by a key, and it has none"
         return [error_of("", why, hint="write into its table (mapping: to), or make it a table")]
     problems: list[Problem] = []
     if info.guarded:
-        why = f"row security hides rows from the user {wanted.user!r}: an update would not find them"
-        problems.append(error_of("", why, hint=f"ALTER ROLE {quoted(wanted.user)} BYPASSRLS, or let it own the table"))
-    problems += _triggers(plan, info, wanted)
+        why = f"row security hides rows from the user {setup.user!r}: an update would not find them"
+        problems.append(error_of("", why, hint=f"ALTER ROLE {quoted(setup.user)} BYPASSRLS, or let it own the table"))
+    problems += _triggers(plan, info, setup)
     columns: dict[str, list[ColumnInfo]] = defaultdict(list)
-    for one in info.columns:
-        columns[one.name.casefold()].append(one)
+    for actual in info.columns:
+        columns[actual.name.casefold()].append(actual)
     for column in plan.columns:
         if not column.generated:
-            problems += _of_column(plan, column, columns[column.name.casefold()], wanted)
+            problems += _of_column(plan, column, columns[column.name.casefold()], setup)
     sent = {column.name.casefold() for column in plan.columns if not column.generated}
-    for one in info.columns:
-        if one.required and one.name.casefold() not in sent:
-            why = f"column {one.name!r} needs a value, and {plan.source} has no such column"
-            alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
+    for actual in info.columns:
+        if actual.required and actual.name.casefold() not in sent:
+            why = f"column {actual.name!r} needs a value, and {plan.source} has no such column"
+            alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(actual.name)}"
             problems.append(
-                error_of(one.name, why, hint=f"give it a default: {alter} SET DEFAULT …, or {alter} DROP NOT NULL")
+                error_of(actual.name, why, hint=f"give it a default: {alter} SET DEFAULT …, or {alter} DROP NOT NULL")
             )
     key = {name.casefold() for name in plan.key}
     if key and not any(column.arbiter and {c.casefold() for c in column.columns} == key for column in info.keys):
@@ -336,17 +336,17 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Probl
     return problems
 
 
-def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
-    if (info.triggers or info.foreign_keys) and not wanted.replica:
+def _triggers(plan: PlannedTable, info: TableInfo, setup: Wanted) -> list[Problem]:
+    if (info.triggers or info.foreign_keys) and not setup.replica:
         what = "foreign keys" if info.foreign_keys else "triggers"
         why = (
-            f"the table has {what}, which the source has checked and fired already, and the user {wanted.user!r} "
+            f"the table has {what}, which the source has checked and fired already, and the user {setup.user!r} "
             "may not switch them off"
         )
-        grant = f"GRANT SET ON PARAMETER session_replication_role TO {quoted(wanted.user)}"
+        grant = f"GRANT SET ON PARAMETER session_replication_role TO {quoted(setup.user)}"
         return [error_of("", why, hint=f"{grant} (as a superuser, PostgreSQL 15 or newer), or drop them at the target")]
     firing = [name for name, enabled in info.triggers if enabled in {"R", "A"}]
-    if not firing or wanted.fire:
+    if not firing or setup.fire:
         return []
     why = f"trigger {', '.join(firing)} is ENABLE ALWAYS or REPLICA and fires for rows that Sluice writes"
     off = "; ".join(f"ALTER TABLE {quoted_table(plan.target)} ENABLE TRIGGER {quoted(name)}" for name in firing)
@@ -354,11 +354,11 @@ def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Probl
 
 
 def _of_column(
-    plan: PlannedTable, column: PlannedColumn, columns: Sequence[ColumnInfo], wanted: Wanted
+    plan: PlannedTable, column: PlannedColumn, columns: Sequence[ColumnInfo], setup: Wanted
 ) -> list[Problem]:
     column_type, place = column.sent_type, quoted_table(plan.target)
-    own, typed = made_type(column, wanted.json, wanted.spatial), _typed(plan, column, wanted)
-    collation = _collation(plan, column, wanted)
+    own, typed = made_type(column, setup.json, setup.spatial), _typed(plan, column, setup)
+    collation = _collation(plan, column, setup)
     if not columns:
         add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}{_preset(column, column_type)}"
         why = f"it has no column {column.name!r}, which {plan.source} has"
@@ -369,40 +369,40 @@ def _of_column(
         names = ", ".join(repr(column.name) for column in columns)
         why = f"the columns {names} differ in case only: {column.name!r} of {plan.source} may be either"
         return [error_of(column.name, why, hint="rename one of them")]
-    [one] = columns
-    alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
+    [actual] = columns
+    alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(actual.name)}"
     change = f"{alter} TYPE {typed}"
-    if one.generated:
-        why = f"column {one.name!r} is a generated one: the source's values would never be written"
+    if actual.generated:
+        why = f"column {actual.name!r} is a generated one: the source's values would never be written"
         hint = (
-            f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(one.name)}; the next attempt stops for the missing "
+            f"drop it: ALTER TABLE {place} DROP COLUMN {quoted(actual.name)}; the next attempt stops for the missing "
             "column, and says how it is added as a plain one, and then copied; or leave it out: mapping.columns.exclude"
         )
-        return [error_of(one.name, why, hint=hint)]
-    if one.fixed and not column.key:
-        why = f"column {one.name!r} is GENERATED ALWAYS AS IDENTITY, and no update may change it"
-        return [error_of(one.name, why, f"{alter} SET GENERATED BY DEFAULT")]
-    kind, said = pg_type(one.declared), _said(column)
+        return [error_of(actual.name, why, hint=hint)]
+    if actual.fixed and not column.key:
+        why = f"column {actual.name!r} is GENERATED ALWAYS AS IDENTITY, and no update may change it"
+        return [error_of(actual.name, why, f"{alter} SET GENERATED BY DEFAULT")]
+    kind, described = pg_type(actual.declared), _said(column)
     if not takes(column_type, kind) or not is_sent(column_type, kind):
-        why = f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}"
-        return [error_of(one.name, why, change)]
-    if column.key and not one.exact and not _promised(plan):
+        why = f"column {actual.name!r} is {kind.declared}, which cannot hold values of {described}"
+        return [error_of(actual.name, why, change)]
+    if column.key and not actual.exact and not _promised(plan):
         why = (
-            f"key column {one.name!r} is compared by {one.collation}, which holds different texts for equal: rows "
-            "would overwrite each other"
+            f"key column {actual.name!r} is compared by {actual.collation}, which holds different texts for equal: "
+            "rows would overwrite each other"
         )
-        return [error_of(one.name, why, f'{change} COLLATE "C"')]
+        return [error_of(actual.name, why, f'{change} COLLATE "C"')]
     why = lost(column_type, kind)
-    if collation is not None and one.collation != collation.name:
-        other = f"compared by {one.collation}, not by {collation.name} as options.icu_collations says"
-        words = together(why if isinstance(why, Loss) else "", other)
-        return [warning_of(one.name, f"{said} -> {kind.declared}", words, f"{collation.create}; {change}")]
-    if not why and not one.nullable and column.nullable and not column.key:
+    if collation is not None and actual.collation != collation.name:
+        comparison = f"compared by {actual.collation}, not by {collation.name} as options.icu_collations says"
+        words = together(why if isinstance(why, Loss) else "", comparison)
+        return [warning_of(actual.name, f"{described} -> {kind.declared}", words, f"{collation.create}; {change}")]
+    if not why and not actual.nullable and column.nullable and not column.key:
         why, change = "NULL is refused", f"{alter} DROP NOT NULL"
     elif column.key or kind.declared == own or column_type.kind is ColumnKind.GEOMETRY:
         change = ""
-    why = together(why, _compares(plan, column, wanted))
-    return [warning_of(one.name, f"{said} -> {kind.declared}", why, change)] if why else []
+    why = together(why, _compares(plan, column, setup))
+    return [warning_of(actual.name, f"{described} -> {kind.declared}", why, change)] if why else []
 
 
 def _promised(plan: PlannedTable) -> bool:
@@ -410,10 +410,10 @@ def _promised(plan: PlannedTable) -> bool:
     return any({name.casefold() for name in names} == key for names in plan.promised)
 
 
-def create_table(plan: PlannedTable, wanted: Wanted) -> str:
+def create_table(plan: PlannedTable, setup: Wanted) -> str:
     """Return a CREATE TABLE that the planned rows fit into."""
     lines = [
-        f"{quoted(c.name)} {_typed(plan, c, wanted)}{' NOT NULL' if c.key or not c.nullable else ''}"
+        f"{quoted(c.name)} {_typed(plan, c, setup)}{' NOT NULL' if c.key or not c.nullable else ''}"
         for c in plan.columns
         if not c.generated
     ]

@@ -90,24 +90,24 @@ class Collations:
         """Return True if the option names the table."""
         return str(table) in self.tables or f"{table.schema}.*" in self.tables
 
-    def of(self, table: TableId, made: ColumnType, *, key: bool) -> Collation | None:
+    def of(self, table: TableId, type_: ColumnType, *, key: bool) -> Collation | None:
         """Return the collation of a column of ``table``; None for the server's own."""
-        if key or made.kind not in _TEXTS or not self.wanted(table):
+        if key or type_.kind not in _TEXTS or not self.wanted(table):
             return None
-        locale = locale_of(made.collation)
-        return Collation(self.schema, made.collation, locale) if locale else None
+        locale = locale_of(type_.collation)
+        return Collation(self.schema, type_.collation, locale) if locale else None
 
-    def lost(self, table: TableId, made: ColumnType, *, key: bool) -> str:
+    def lost(self, table: TableId, type_: ColumnType, *, key: bool) -> str:
         """Return what to know about how the column compares, "" for nothing."""
-        if made.kind not in _TEXTS or not made.collation or not self.wanted(table):
+        if type_.kind not in _TEXTS or not type_.collation or not self.wanted(table):
             return ""
-        collation = self.of(table, made, key=key)
+        collation = self.of(table, type_, key=key)
         if collation is not None:
-            return f"compared by ICU's {collation.locale} for {made.collation}: {DIFFERS}"
-        if key and locale_of(made.collation):
-            return f"a key column is compared by the database's own collation, not as by {made.collation}"
-        exact = made.collation.endswith("_bin") or made.collation == "binary"
-        return "" if exact else f"ICU has no counterpart of {made.collation}: compared by the database's own collation"
+            return f"compared by ICU's {collation.locale} for {type_.collation}: {DIFFERS}"
+        if key and locale_of(type_.collation):
+            return f"a key column is compared by the database's own collation, not as by {type_.collation}"
+        exact = type_.collation.endswith("_bin") or type_.collation == "binary"
+        return "" if exact else f"ICU has no counterpart of {type_.collation}: compared by the database's own collation"
 
 
 NO_COLLATIONS = Collations()

@@ -72,21 +72,21 @@ LOSES: Mapping[ColumnKind, str] = {
 """The part of the values that the own type does not keep; it changes none silently."""
 
 
-def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
-    """Return the type of a column that holds every value of ``made``.
+def own_type(source: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
+    """Return the type of a column that holds every value of ``source``.
 
     ``json``: the type for documents; ``spatial``: PostGIS's, "" if it is not installed.
     """
-    own = _own_native(made, json)
+    own = _own_native(source, json)
     if own:
         return own
-    if made.kind is K.JSON:
+    if source.kind is K.JSON:
         return json
-    if made.kind is K.GEOMETRY and spatial:
-        shape = {"geometry": "", "geomcollection": "geometrycollection"}.get(made.shape, made.shape)
+    if source.kind is K.GEOMETRY and spatial:
+        shape = {"geometry": "", "geomcollection": "geometrycollection"}.get(source.shape, source.shape)
         return f"{spatial}({shape})" if shape else spatial
-    found = OWN[made.kind]
-    return found if isinstance(found, str) else found(made)
+    own_name = OWN[source.kind]
+    return own_name if isinstance(own_name, str) else own_name(source)
 
 
 _NOT_MADE = frozenset({
@@ -109,15 +109,15 @@ def _own_native(column_type: ColumnType, json: str) -> str:
     return native if is_native(column_type, pg_type(native)) else ""
 
 
-def is_native(made: ColumnType, found: PgType) -> bool:
+def is_native(source: ColumnType, target: PgType) -> bool:
     """Return True if a column has the very type of the source, which is a PostgreSQL server, and takes its values."""
-    same = bool(made.native) and made.native in {found.declared, found.word}
-    return same and (pa.types.is_string(made.arrow_type) or found.word in _TAKES[made.kind])
+    same = bool(source.native) and source.native in {target.declared, target.word}
+    return same and (pa.types.is_string(source.arrow_type) or target.word in _TAKES[source.kind])
 
 
-def is_sent(made: ColumnType, found: PgType) -> bool:
-    """Return True if there is a way to send values of ``made`` for a column of type ``found``."""
-    return found.label or found.sent in OIDS or is_native(made, found)
+def is_sent(source: ColumnType, target: PgType) -> bool:
+    """Return True if there is a way to send values of ``source`` for a column of type ``target``."""
+    return target.label or target.sent in OIDS or is_native(source, target)
 
 
 def made_type(column: PlannedColumn, json: str = "jsonb", spatial: str = "") -> str:
@@ -154,13 +154,13 @@ arrives.
 """
 
 
-def takes(made: ColumnType, found: PgType) -> bool:
-    """Return True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
-    if is_native(made, found):
+def takes(source: ColumnType, target: PgType) -> bool:
+    """Return True if a column of type ``target`` can hold values of ``source``, or says which it cannot."""
+    if is_native(source, target):
         return True
-    if found.label:
-        return made.kind in _TEXTS
-    return found.word in _TAKES[made.kind]
+    if target.label:
+        return source.kind in _TEXTS
+    return target.word in _TAKES[source.kind]
 
 
 _RANGES = {
@@ -172,44 +172,43 @@ _RANGES = {
 _WIDTHS = {K.TINYINT: 8, K.SMALLINT: 16, K.MEDIUMINT: 24, K.INT: 32, K.BIGINT: 64, K.YEAR: 16}
 
 
-def lost(made: ColumnType, found: PgType) -> str:
-    """Return what a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing.
+def lost(source: ColumnType, target: PgType) -> str:
+    """Return what a column of type ``target`` does not keep, or refuses, of values of ``source``; "" for nothing.
 
     See :func:`takes`.
     """
-    if made.native and (is_native(made, found) or (made.kind in _TEXTS and found.word == "text")):
-        return _lost_native(made, found)
-    if made.kind in (*_INTEGERS, K.BIT):
-        return _lost_whole(made, found)
-    match made.kind:
-        case K.DECIMAL if found.numbers:
-            precision, scale = (*found.numbers, 0)[:2]
-            if scale < made.scale or precision - scale < made.precision - made.scale:
+    if source.native and (is_native(source, target) or (source.kind in _TEXTS and target.word == "text")):
+        return _lost_native(source, target)
+    if source.kind in (*_INTEGERS, K.BIT):
+        return _lost_whole(source, target)
+    match source.kind:
+        case K.DECIMAL if target.numbers:
+            precision, scale = (*target.numbers, 0)[:2]
+            if scale < source.scale or precision - scale < source.precision - source.scale:
                 return "numbers with more digits are refused"
-        case K.DOUBLE if found.word == "real":
+        case K.DOUBLE if target.word == "real":
             return "numbers that four bytes do not hold are refused"
         case K.DATETIME | K.TIMESTAMP:
-            digits = found.numbers[0] if found.numbers else 6
-            if digits < made.digits:
+            digits = target.numbers[0] if target.numbers else 6
+            if digits < source.digits:
                 return "times with more digits of a second are refused"
-            if (made.kind is K.TIMESTAMP) != found.word.endswith(" with time zone"):
+            if (source.kind is K.TIMESTAMP) != target.word.endswith(" with time zone"):
                 return "values are taken for UTC"
-        case K.GEOMETRY if found.word == "geometry":
-            return (
-                "" if _bare(found) in {"geometry", own_type(made, spatial="geometry")} else "other shapes are refused"
-            )
-        case K.TIME if found.word != "interval":
+        case K.GEOMETRY if target.word == "geometry":
+            fits = _bare(target) in {"geometry", own_type(source, spatial="geometry")}
+            return "" if fits else "other shapes are refused"
+        case K.TIME if target.word != "interval":
             return "times of less than 0 or of 24 hours and more are refused"
-        case _ if found.label:
+        case _ if target.label:
             return "texts that are no label of the type are refused"
-        case _ if found.word == "character":
-            said = "values are padded with spaces"
-            return said if made.kind is K.CHAR else Loss(f"{said}, so that those at the end of a value are lost")
-        case K.CHAR | K.VARCHAR | K.TEXT | K.ENUM | K.SET if found.word in {"json", "jsonb"}:
+        case _ if target.word == "character":
+            loss = "values are padded with spaces"
+            return loss if source.kind is K.CHAR else Loss(f"{loss}, so that those at the end of a value are lost")
+        case K.CHAR | K.VARCHAR | K.TEXT | K.ENUM | K.SET if target.word in {"json", "jsonb"}:
             return "texts that are no JSON are refused"
-        case _ if found.word == "character varying" and found.numbers and not 0 < made.length <= found.numbers[0]:
-            return f"texts of more than {found.numbers[0]} characters are refused"
-    return LOSES.get(made.kind, "")
+        case _ if target.word == "character varying" and target.numbers and not 0 < source.length <= target.numbers[0]:
+            return f"texts of more than {target.numbers[0]} characters are refused"
+    return LOSES.get(source.kind, "")
 
 
 def _lost_native(column_type: ColumnType, pg_type: PgType) -> str:
@@ -218,9 +217,9 @@ def _lost_native(column_type: ColumnType, pg_type: PgType) -> str:
     return "" if alike or is_native(column_type, pg_type) else f"it is the text of {column_type.native}"
 
 
-def holds_all(made: ColumnType, found: PgType) -> bool:
-    """Return True if a column of type ``found`` can hold every value of ``made`` that PostgreSQL has at all."""
-    return takes(made, found) and (bool(found.label) or lost(made, found) == LOSES.get(made.kind, ""))
+def holds_all(source: ColumnType, target: PgType) -> bool:
+    """Return True if a column of type ``target`` can hold every value of ``source`` that PostgreSQL has at all."""
+    return takes(source, target) and (bool(target.label) or lost(source, target) == LOSES.get(source.kind, ""))
 
 
 def _bare(pg_type: PgType) -> str:

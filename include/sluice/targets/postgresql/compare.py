@@ -116,8 +116,8 @@ class PostgreSQLComparer:
         table = self._digested.get(plan.target)
         if table is None:
             table = self._digested[plan.target] = self.target.check([plan])[plan.target]
-        there = {n.casefold(): DigestColumn(n, kind) for n, kind in zip(table.columns, table.types, strict=True)}
-        columns = [there[column.name.casefold()] for column in plan.columns]
+        by_name = {n.casefold(): DigestColumn(n, kind) for n, kind in zip(table.columns, table.types, strict=True)}
+        columns = [by_name[column.name.casefold()] for column in plan.columns]
         digest = RangeDigest()
         with self.target.session(f"computing a checksum of {plan.target}") as session:
             for condition in stretches(table, spelt(table, item)):
@@ -154,10 +154,10 @@ class PostgreSQLComparer:
                     f"SELECT {values} FROM {quoted_table(table.place)} AS t WHERE {condition} ORDER BY {order} LIMIT "
                     f"{KEYS_AT_A_TIME}"
                 )
-                found = session.cursor.fetchall()
-            if not found:
+                key_rows = session.cursor.fetchall()
+            if not key_rows:
                 return
-            keys = read_keys({column.name: column.value_type for column in columns}, found)
+            keys = read_keys({column.name: column.value_type for column in columns}, key_rows)
             after = keys.slice(keys.num_rows - 1)
             yield keys
 
@@ -211,31 +211,31 @@ class _Comparison:
         own_texts = [_text(f"CAST(s.{own[name].name} AS {own[name].target.declared})") for name in names]
         other_texts = [_text(f"t.{quoted(name)}") for name in names]
         same = [f"({a} IS NOT DISTINCT FROM {b})" for a, b in zip(own_texts, other_texts, strict=True)]
-        shown = [
+        clipped = [
             f"left({text}, {SHOWN_CHARACTERS})" for pair in zip(own_texts, other_texts, strict=True) for text in pair
         ]
         first = f"t.{quoted(self.table.key[0])}"
-        found = self._ask(
+        differing = self._ask(
             staged,
-            f"SELECT s.{number.name}, {first} IS NULL, {', '.join([*same, *(shown if values else ())])} FROM {ROWS} "
+            f"SELECT s.{number.name}, {first} IS NULL, {', '.join([*same, *(clipped if values else ())])} FROM {ROWS} "
             f"LEFT JOIN {quoted_table(self.table.place)} AS t ON {self._same_key(own, self.table.key)} "
             f"WHERE {first} IS NULL OR NOT ({' AND '.join(same)})",
         )
-        return sorted_out(found, names, values=values)
+        return sorted_out(differing, names, values=values)
 
     def _beyond(self, staged: Staged | None, own: dict[str, StagedColumn], item: KeyRange) -> pa.Table:
         """Return the keys that only the target has in the range."""
         types = {name.casefold(): declared for name, declared in zip(self.table.columns, self.table.types, strict=True)}
         key = ", ".join(shown(f"t.{quoted(name)}", types[name.casefold()]) for name in item.names)
-        found: list[tuple[Any, ...]] = []
+        key_rows: list[tuple[Any, ...]] = []
         for condition in stretches(self.table, item):
             sql = f"SELECT {key} FROM {quoted_table(self.table.place)} AS t WHERE {condition}"
             if staged is not None:
                 sql += f" AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {self._same_key(own, item.names)})"
             sql += first_of(item, [f"t.{quoted(name)}" for name in item.names])
-            found += self._ask(staged, sql)
+            key_rows += self._ask(staged, sql)
         planned = {column.name.casefold(): column.value_type for column in self.plan.key_columns}
-        return read_keys({name: planned[name.casefold()] for name in item.names}, found)
+        return read_keys({name: planned[name.casefold()] for name in item.names}, key_rows)
 
     def _ask(self, staged: Staged | None, sql: str) -> list[tuple[Any, ...]]:
         if staged is not None:
@@ -270,8 +270,8 @@ class _Count:
         cursor = self.stage.cursor
         try:
             count = self._send(COMPARED, rows, names)
-            mine = [quoted(spelling[name.casefold()]) for name in shown]
-            texts = [f", left({_text(f't.{name}')}, {SHOWN_CHARACTERS})" for name in mine]
+            shown_columns = [quoted(spelling[name.casefold()]) for name in shown]
+            texts = [f", left({_text(f't.{name}')}, {SHOWN_CHARACTERS})" for name in shown_columns]
             values = "".join(f"{text} AS v{i}" for i, text in enumerate(texts))
             shown_values = "".join(f", min(v{i})" for i in range(len(shown)))
             cursor.execute(

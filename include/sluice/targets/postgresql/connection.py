@@ -144,12 +144,12 @@ def _names(error: psycopg.Error) -> str:
     """Return what the server says without values: the names of what refused."""
     diag = error.diag
     named = (("constraint", diag.constraint_name), ("column", diag.column_name), ("type", diag.datatype_name))
-    said = ", ".join(f"{what} {name}" for what, name in named if name)
-    return f"{type(error).__name__}{f', {said}' if said else ''}"
+    names = ", ".join(f"{what} {name}" for what, name in named if name)
+    return f"{type(error).__name__}{f', {names}' if names else ''}"
 
 
 def probe(endpoint: Endpoint) -> str:
     """Log in and return the server's version. Raises ConfigError, TargetUnavailable."""
     with connect(endpoint, "sluice probe") as connection, errors(endpoint, "connecting"):
-        found = connection.execute("SHOW server_version").fetchone()
-    return f"PostgreSQL {found[0] if found else ''}"
+        version = connection.execute("SHOW server_version").fetchone()
+    return f"PostgreSQL {version[0] if version else ''}"

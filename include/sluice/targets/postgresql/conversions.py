@@ -58,20 +58,20 @@ CONVERSIONS = frozenset(_RENDERED)
 """The steps that are rendered for columns of the types that Sluice creates."""
 
 
-def rendered(value: str, step: Step, held: PgType) -> str | None:
-    """Return ``value`` (an expression on a column of the type ``held``) after a step, None if it cannot be rendered for
-    the type.
+def rendered(value: str, step: Step, column_type: PgType) -> str | None:
+    """Return ``value`` (an expression on a column of the type ``column_type``) after a step, None if it cannot be
+    rendered for the type.
     """
     types, render = _RENDERED.get(step.kind, (frozenset[str](), None))
-    return render(value, step, held.word) if render is not None and held.word in types else None
+    return render(value, step, column_type.word) if render is not None and column_type.word in types else None
 
 
-def is_done(step: Step, held: PgType) -> bool:
-    """Return True if a column of the type ``held`` has what the step makes by itself."""
-    return held.word in _DONE.get(step.kind, ())
+def is_done(step: Step, column_type: PgType) -> bool:
+    """Return True if a column of the type ``column_type`` has what the step makes by itself."""
+    return column_type.word in _DONE.get(step.kind, ())
 
 
 def excluded(value: str, step: Step) -> str | None:
     """Return a condition for values of which a step says that nothing can be told, None for a step that converts."""
-    found = _EXCLUDED.get(step.kind)
-    return found(value, step) if found is not None else None
+    condition_of = _EXCLUDED.get(step.kind)
+    return condition_of(value, step) if condition_of is not None else None

@@ -91,12 +91,12 @@ class Follower:
 
     def statements(self) -> list[str]:
         """Return what to run, in order; empty if the target has it already. Raises LoadError."""
-        held = PostgresHeld(self.change, self.infos, self.spelling, self.wanted, self.exists)
+        answers = PostgresHeld(self.change, self.infos, self.spelling, self.wanted, self.exists)
         if self.change.check_only:
-            require_held(self.change, held)
+            require_held(self.change, answers)
             return []
         statements: list[str] = []
-        for step in steps_of(self.change, held):
+        for step in steps_of(self.change, answers):
             match step:
                 case DropTable(table):
                     statements.append(f"DROP TABLE {quoted_table(table)}")
@@ -107,34 +107,34 @@ class Follower:
                 case CreateTable():
                     statements += self._created(step)
                 case AlterTable():
-                    statements += self._altered(step, held)
+                    statements += self._altered(step, answers)
         return statements
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _schema(self, name: str) -> list[str]:
         """Return the statement that makes a schema if it is missing: also IF NOT EXISTS takes the right to make it."""
-        there = self.exists("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", (name,))
-        return [] if there else [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)}"]
+        exists = self.exists("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", (name,))
+        return [] if exists else [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)}"]
 
     def _renamed(self, step: RenameTable) -> list[str]:
         old, new = step.table, step.to
-        found = []
+        statements = []
         if old.table != new.table:
-            found.append(f"ALTER TABLE {quoted_table(old)} RENAME TO {quoted(new.table)}")
+            statements.append(f"ALTER TABLE {quoted_table(old)} RENAME TO {quoted(new.table)}")
         if old.schema != new.schema:
             between = TableId(old.schema, new.table)
-            found += [
+            statements += [
                 *self._schema(new.schema),
                 f"ALTER TABLE {quoted_table(between)} SET SCHEMA {quoted(new.schema)}",
             ]
         if self.wanted.indexes and step.before is not None and old.table != new.table:
             place = quoted(new.schema)
-            found += [
+            statements += [
                 f"ALTER INDEX IF EXISTS {place}.{quoted(extras.index_name(old, index.name))} RENAME TO "
                 f"{quoted(extras.index_name(new, index.name))}"
                 for index in extras.plain_indexes(step.before)
             ]
-        return found
+        return statements
 
     def _type(self, column: ColumnDefinition) -> ColumnType:
         return type_of(self.change, column)
@@ -192,27 +192,27 @@ class Follower:
         if name:
             raise not_followed(self.change, f"the name {name!r} is longer than {LONGEST_BYTES} bytes")
 
-    def _altered(self, step: AlterTable, held: PostgresHeld) -> list[str]:
+    def _altered(self, step: AlterTable, answers: PostgresHeld) -> list[str]:
         target, info, place = step.table, self.infos[step.table], quoted_table(step.table)
         columns = {column.name.casefold(): column for column in info.columns}
-        values = self._converted_values(step, held, columns)
-        found = [f"TRUNCATE TABLE {place}"] if step.copied else []
-        found += [f"ALTER TABLE {place} DROP COLUMN {quoted(name)}" for name in step.drops]
-        found += self._columns_renamed(step)
+        values = self._converted_values(step, answers, columns)
+        statements = [f"TRUNCATE TABLE {place}"] if step.copied else []
+        statements += [f"ALTER TABLE {place} DROP COLUMN {quoted(name)}" for name in step.drops]
+        statements += self._columns_renamed(step)
         for part in step.changes:
-            found += self._changed(part, columns[part.was.casefold()], step, values)
+            statements += self._changed(part, columns[part.was.casefold()], step, values)
         for added in step.adds:
-            found += [] if added.there else self._added(added.column, added.name, step)
-        found += self._updates(target, values)
+            statements += [] if added.there else self._added(added.column, added.name, step)
+        statements += self._updates(target, values)
         if step.key is not None:
-            found += self._key(info, target, step.key)
+            statements += self._key(info, target, step.key)
         if step.comment is not None:
-            found.append(extras.comment_on_table(target, step.comment))
+            statements.append(extras.comment_on_table(target, step.comment))
         if step.indexes:
-            found += self._indexes_changed(step, held)
-        return found
+            statements += self._indexes_changed(step, answers)
+        return statements
 
-    def _indexes_changed(self, step: AlterTable, held: PostgresHeld) -> list[str]:
+    def _indexes_changed(self, step: AlterTable, answers: PostgresHeld) -> list[str]:
         """Return statements for other indexes.
 
         A renamed column has its new name in them by itself; a dropped one has taken its indexes along.
@@ -222,10 +222,10 @@ class Follower:
             for part in step.parts
             if part.kind is K.RENAME_COLUMN and part.old is not None and part.new is not None
         }
-        before = self._indexes(step.before, lambda name: held.column(step.one, renamed.get(name.lower(), name)))
-        after = self._indexes(step.after, lambda name: held.column(step.one, name))
-        gone = [index.drop(step.table) for index in before if index not in after]
-        return gone + [index.create(step.table) for index in after if index not in before]
+        before = self._indexes(step.before, lambda name: answers.column(step.one, renamed.get(name.lower(), name)))
+        after = self._indexes(step.after, lambda name: answers.column(step.one, name))
+        drops = [index.drop(step.table) for index in before if index not in after]
+        return drops + [index.create(step.table) for index in after if index not in before]
 
     def _columns_renamed(self, step: AlterTable) -> list[str]:
         """Rename columns. They may swap their names: where one takes another's, all go through names in between."""
@@ -295,11 +295,11 @@ class Follower:
                     continue
                 if is_done(conversion, held_pg_type):
                     continue
-                made = rendered(later, conversion, held_pg_type)
-                if made is None:
+                converted = rendered(later, conversion, held_pg_type)
+                if converted is None:
                     why = f"PostgreSQL does not convert {column.declared} so ({conversion.kind.value})"
                     raise not_converted(self.change, effect, target, why)
-                later = made
+                later = converted
             if later != quoted(called):
                 values[called] = later
         return values
@@ -319,24 +319,24 @@ class Follower:
         collation: Collation | None,
         values: dict[str, str],
     ) -> list[str]:
-        old, new, there = self._type(part.old), self._type(part.new), pg_type(held_column.declared)
-        wanted = self._own_type(new)
-        same = pg_type(self._own_type(old)).word == pg_type(wanted).word
-        if holds_all(new, there) and (same or part.kind is K.WIDEN_COLUMN):
+        old, new, held_type = self._type(part.old), self._type(part.new), pg_type(held_column.declared)
+        new_type = self._own_type(new)
+        same = pg_type(self._own_type(old)).word == pg_type(new_type).word
+        if holds_all(new, held_type) and (same or part.kind is K.WIDEN_COLUMN):
             return []
-        if wanted == held_column.declared and same:
+        if new_type == held_column.declared and same:
             return []
         emptied = bool(self.change.copies)
-        if pg_type(wanted).word not in _CASTS.get(there.word, ()) and not emptied:
+        if pg_type(new_type).word not in _CASTS.get(held_type.word, ()) and not emptied:
             raise not_followed(
                 self.change,
-                f"PostgreSQL converts {held_column.declared} to {wanted} in its own way, if at all",
-                f"run it by hand ({column} TYPE {wanted} USING …)",
+                f"PostgreSQL converts {held_column.declared} to {new_type} in its own way, if at all",
+                f"run it by hand ({column} TYPE {new_type} USING …)",
             )
-        made = [collation.create] if collation is not None else []
+        statements = [collation.create] if collation is not None else []
         value = values.pop(part.name, "")
-        using = f" USING NULL::{wanted}" if emptied else f" USING {value}::{wanted}" if value else ""
-        return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}{using}"]
+        using = f" USING NULL::{new_type}" if emptied else f" USING {value}::{new_type}" if value else ""
+        return [*statements, f"{column} DROP DEFAULT", f"{column} TYPE {new_type}{clause(collation)}{using}"]
 
     def _default(self, column: ColumnDefinition, column_type: ColumnType) -> Default:
         return default_of(column, column_type, self.change.meaning.default_value(column), self.wanted.zero_dates)
@@ -363,22 +363,22 @@ class Follower:
                 raise not_filled(self.change, target, name, default.why, added_by_hand(by_hand))
             value = "NULL"
         preset = f" DEFAULT {value}" if value != "NULL" else ""
-        found = [collation.create] if collation is not None else []
-        found.append(f"ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}{clause(collation)}{preset}{required}")
+        statements = [collation.create] if collation is not None else []
+        statements.append(f"ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}{clause(collation)}{preset}{required}")
         if default.later != (value if preset else ""):
-            found.append(f"{alter} SET DEFAULT {default.later}" if default.later else f"{alter} DROP DEFAULT")
+            statements.append(f"{alter} SET DEFAULT {default.later}" if default.later else f"{alter} DROP DEFAULT")
         if column.comment:
-            found.append(extras.comment_on_column(target, name, column.comment))
-        return found
+            statements.append(extras.comment_on_column(target, name, column.comment))
+        return statements
 
-    def _key(self, info: TableInfo, target: TableId, wanted: Sequence[str]) -> list[str]:
+    def _key(self, info: TableInfo, target: TableId, names: Sequence[str]) -> list[str]:
         if any(
-            key.arbiter and {c.casefold() for c in key.columns} == {c.casefold() for c in wanted} for key in info.keys
+            key.arbiter and {c.casefold() for c in key.columns} == {c.casefold() for c in names} for key in info.keys
         ):
             return []
         place = quoted_table(target)
-        found = [f"ALTER TABLE {place} DROP CONSTRAINT {quoted(info.primary)}"] if info.primary else []
+        drop = [f"ALTER TABLE {place} DROP CONSTRAINT {quoted(info.primary)}"] if info.primary else []
         return [
-            *found,
-            *([f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, wanted))})"] if wanted else []),
+            *drop,
+            *([f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, names))})"] if names else []),
         ]

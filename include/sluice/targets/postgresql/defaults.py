@@ -19,21 +19,21 @@ _MICROS = 6
 _NOW = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s*\d?\s*\))?", re.I)
 
 
-def default_of(column: ColumnDefinition, made: ColumnType, known: DefaultValue, zero_dates: str = "refuse") -> Default:
+def default_of(column: ColumnDefinition, kind: ColumnType, preset: DefaultValue, zero_dates: str = "refuse") -> Default:
     """Return the target's counterpart of the source's default.
 
-    ``known``: its value at the source; ``zero_dates``: how dates are treated that no calendar has.
+    ``preset``: its value at the source; ``zero_dates``: how dates are treated that no calendar has.
     """
     declared = column.default is not None and column.default.upper() != "NULL"
-    if known.value is None:
-        return Default(_expression(column, made), None, known.why)
+    if preset.value is None:
+        return Default(_expression(column, kind), None, preset.why)
     try:
-        rows = literal(known.value, made)
+        rows = literal(preset.value, kind)
     except ValueError as error:
-        if zero_dates == "null" and column.nullable and made.kind in {K.DATE, K.DATETIME, K.TIMESTAMP}:
+        if zero_dates == "null" and column.nullable and kind.kind in {K.DATE, K.DATETIME, K.TIMESTAMP}:
             return Default()
-        return Default(_expression(column, made), None, str(error))
-    return Default(_expression(column, made) or (rows if declared and rows != "NULL" else ""), rows)
+        return Default(_expression(column, kind), None, str(error))
+    return Default(_expression(column, kind) or (rows if declared and rows != "NULL" else ""), rows)
 
 
 def _expression(column: ColumnDefinition, column_type: ColumnType) -> str:
@@ -43,14 +43,14 @@ def _expression(column: ColumnDefinition, column_type: ColumnType) -> str:
     return {K.TIMESTAMP: "now()", K.DATETIME: "(now() AT TIME ZONE 'UTC')"}.get(column_type.kind, "")
 
 
-def literal(value: pa.Scalar, made: ColumnType) -> str:
+def literal(value: pa.Scalar, source: ColumnType) -> str:
     """Return a value as SQL for a column of the target's own type.
 
     Raises ValueError, with the reason, for one that PostgreSQL does not have.
     """
     if not value.is_valid:
         return "NULL"
-    if made.native == "boolean":
+    if source.native == "boolean":
         return "true" if value.as_py() else "false"
     kind = value.type
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
@@ -64,18 +64,18 @@ def literal(value: pa.Scalar, made: ColumnType) -> str:
         return text_literal(text + ("+00" if pa.types.is_timestamp(kind) and kind.tz else ""))
     if pa.types.is_duration(kind):
         micros = int(value.cast(pa.int64()).as_py())
-        return f"'{time_text(micros, _MICROS)}'" if made.native else f"'{micros} microseconds'"
-    found = value.as_py()
-    if made.kind is K.BIT:
-        return f"B'{found:0{made.length or 1}b}'"
-    if isinstance(found, bytes):
-        return rf"'\x{found.hex()}'"
-    if isinstance(found, str):
-        if made.kind is K.ENUM and found == ENUM_ERROR_VALUE:
-            found = ""
-        if "\0" in found:
+        return f"'{time_text(micros, _MICROS)}'" if source.native else f"'{micros} microseconds'"
+    plain = value.as_py()
+    if source.kind is K.BIT:
+        return f"B'{plain:0{source.length or 1}b}'"
+    if isinstance(plain, bytes):
+        return rf"'\x{plain.hex()}'"
+    if isinstance(plain, str):
+        if source.kind is K.ENUM and plain == ENUM_ERROR_VALUE:
+            plain = ""
+        if "\0" in plain:
             raise ValueError("it has a NUL character, which PostgreSQL does not store")
-        return text_literal(found)
-    if isinstance(found, float):
-        return f"'{found!r}'"
-    return f"{found:f}" if pa.types.is_decimal(kind) else str(found)
+        return text_literal(plain)
+    if isinstance(plain, float):
+        return f"'{plain!r}'"
+    return f"{plain:f}" if pa.types.is_decimal(kind) else str(plain)

@@ -70,9 +70,9 @@ def _text(value: str) -> str:
 
 def entry_fits(types: Sequence[ColumnType]) -> bool:
     """Return True if no values of these types are too long for an index."""
-    if any(one.kind in _ENDLESS for one in types):
+    if any(column_type.kind in _ENDLESS for column_type in types):
         return False
-    sizes = [_BYTES_A_CHARACTER * one.length if one.kind in _LONG else 16 for one in types]
+    sizes = [_BYTES_A_CHARACTER * column_type.length if column_type.kind in _LONG else 16 for column_type in types]
     return sum(sizes) <= LARGEST_ENTRY_BYTES
 
 
@@ -87,12 +87,12 @@ def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
     for name, comment in table.comments:
         if name.casefold() in sent:
             yield "the source's comment", comment_on_column(plan.target, sent[name.casefold()].name, comment)
-    for one in table.indexes if indexes else ():
-        plain = all(name.casefold() in sent and not cut for name, cut in one.columns)
-        columns = [sent[name.casefold()] for name, _ in one.columns] if plain else []
+    for definition in table.indexes if indexes else ():
+        plain = all(name.casefold() in sent and not cut for name, cut in definition.columns)
+        columns = [sent[name.casefold()] for name, _ in definition.columns] if plain else []
         if plain and entry_fits([column.value_type for column in columns]):
-            index = Index(one.name, tuple(column.name for column in columns), one.unique)
-            yield f"the source's index {one.name}", index.create(plan.target)
+            index = Index(definition.name, tuple(column.name for column in columns), definition.unique)
+            yield f"the source's index {definition.name}", index.create(plan.target)
 
 
 def plain_indexes(table: TableDefinition) -> list[IndexDefinition]:

@@ -36,10 +36,10 @@ class PostgresHeld(SpelledHeld[TableInfo, ColumnInfo]):
     """See :class:`sluice.targets.schema.policy.Held`."""
 
     def __init__(
-        self, change: SchemaChange, infos: Mapping[TableId, TableInfo], spelling: Naming, wanted: Wanted, exists: Exists
+        self, change: SchemaChange, infos: Mapping[TableId, TableInfo], spelling: Naming, setup: Wanted, exists: Exists
     ) -> None:
         super().__init__(change, infos, spelling)
-        self.wanted, self.exists = wanted, exists
+        self.wanted, self.exists = setup, exists
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Compare the declared type with the one of the change, which it may exceed.
@@ -49,8 +49,8 @@ class PostgresHeld(SpelledHeld[TableInfo, ColumnInfo]):
         assert part.old is not None
         assert part.new is not None
         declared = self.info(table, name).declared
-        types = [self.change.meaning.types.get(one) for one in (part.old, part.new)]
-        old, new = (None if one is None else own_type(one, self.wanted.json, self.wanted.spatial) for one in types)
+        types = [self.change.meaning.types.get(definition) for definition in (part.old, part.new)]
+        old, new = (None if kind is None else own_type(kind, self.wanted.json, self.wanted.spatial) for kind in types)
         if declared == new and old != new:
             return Answer.HAS  # somebody changed it
         if effect is not None or types[1] is None:
@@ -65,16 +65,16 @@ class PostgresHeld(SpelledHeld[TableInfo, ColumnInfo]):
         """Compare only whether there is a default at all: its text is PostgreSQL's own."""
         if part.old is None or part.new is None or part.old.default == part.new.default:
             return Answer.HAS
-        there = self.exists(_DEFAULT, (table.schema, table.table, self.info(table, name).name))
-        if (part.new.default is None) is there:
+        has_default = self.exists(_DEFAULT, (table.schema, table.table, self.info(table, name).name))
+        if (part.new.default is None) is has_default:
             return Answer.LACKS
         return Answer.HAS if part.new.default is None or part.old.default is None else Answer.UNSEEN
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         """Return HAS if a key that an upsert can use has these columns; without names, if there is no primary key."""
-        wanted = {name.casefold() for name in names}
+        folded_names = {name.casefold() for name in names}
         keys = [{column.casefold() for column in key.columns} for key in self.infos[table].keys if key.arbiter]
-        return has(wanted in keys if wanted else not any(key.primary for key in self.infos[table].keys))
+        return has(folded_names in keys if folded_names else not any(key.primary for key in self.infos[table].keys))
 
     def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
         """Tell whether the index exists under the name that Sluice gives it.

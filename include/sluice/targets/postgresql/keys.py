@@ -43,8 +43,8 @@ def shown(column: str, declared: str) -> str:
         return f"{column}::text"
     if word.startswith("timestamp"):
         far = f"NOT isfinite({column}) OR {column} < '0001-01-01'"
-        known = f"to_char({column}, 'YYYY-MM-DD HH24:MI:SS.US')"
-        return f"CASE WHEN {far} THEN replace({column}::text, '+00', '') ELSE {known} END"
+        usual = f"to_char({column}, 'YYYY-MM-DD HH24:MI:SS.US')"
+        return f"CASE WHEN {far} THEN replace({column}::text, '+00', '') ELSE {usual} END"
     if word == "bytea":
         return f"encode({column}, 'hex')"
     if word in _WORDS:
@@ -59,7 +59,7 @@ def read_keys(types: Mapping[str, ColumnType], rows: Sequence[Sequence[str]]) ->
     """
     columns = zip(*rows, strict=True) if rows else [()] * len(types)
     read = zip(types.items(), columns, strict=True)
-    return pa.table({name: _array(made, list(map(str, texts))) for (name, made), texts in read})
+    return pa.table({name: _array(column_type, list(map(str, texts))) for (name, column_type), texts in read})
 
 
 def _array(column_type: ColumnType, texts: Sequence[str]) -> pa.Array:

@@ -69,11 +69,11 @@ def _but_kept(stage: Stage, item: KeyRange, statements: Sequence[str]) -> int:
     assert item.kept is not None  # a range with keys
     fields = {name: field for field, name in sent_fields(item.kept.schema, stage.table)}
     columns = [StagedColumn.of(n, fields[name]) for n, name in enumerate(item.names)]
-    kept = stage.storable(item.kept, columns)
-    if not kept.num_rows:
+    spared_keys = stage.storable(item.kept, columns)
+    if not spared_keys.num_rows:
         return sum(int(stage.cursor.execute(sql).rowcount) for sql in statements)
     same = " AND ".join(f"t.{quoted(n)} = {c.compared}" for n, c in zip(item.names, columns, strict=True))
-    with stage.unordered(), stage.rows(kept, columns) as staged:
+    with stage.unordered(), stage.rows(spared_keys, columns) as staged:
         return sum(staged.run(f"{sql} AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {same})") for sql in statements)
 
 
@@ -89,8 +89,8 @@ def stretches(table: TargetTable, item: KeyRange) -> list[str]:
 
     if item.listed is None:
         bounds = ((">=", item.lower), ("<=", item.upper), (">", item.after), ("<=", item.upto))
-        given = [(sign, bound) for sign, bound in bounds if bound is not None]
-        return [" AND ".join(f"{names(bound)} {sign} {key(*texts(bound))}" for sign, bound in given) or "TRUE"]
+        bounds_set = [(sign, bound) for sign, bound in bounds if bound is not None]
+        return [" AND ".join(f"{names(bound)} {sign} {key(*texts(bound))}" for sign, bound in bounds_set) or "TRUE"]
     able = [text for text in texts(item.listed) if not any(_NUL in text for text in text)]
     pieces = [able[i : i + LISTED_KEYS] for i in range(0, len(able), LISTED_KEYS)]
     return [f"{names(item.listed)} IN ({', '.join(map(key, some))})" for some in pieces]
@@ -112,12 +112,12 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = Fa
     return catalogs.replaceable(plan, info, partial(_otherwise, listed=listed), is_arbiter)
 
 
-def is_alike(made: ColumnType, word: str, alike: Mapping[ColumnKind, frozenset[str]]) -> bool:
+def is_alike(column_type: ColumnType, word: str, alike: Mapping[ColumnKind, frozenset[str]]) -> bool:
     """Return True if the type ``word`` of the target treats values as ``alike`` says for them, or is the source's own
     type.
     """
-    own = bool(made.native) and pg_type(made.native).word == word and word in _OWN_ORDER
-    return own or word in alike.get(made.kind, frozenset())
+    own = bool(column_type.native) and pg_type(column_type.native).word == word and word in _OWN_ORDER
+    return own or word in alike.get(column_type.kind, frozenset())
 
 
 def _otherwise(column: PlannedColumn, own_column: ColumnInfo, *, listed: bool) -> str:

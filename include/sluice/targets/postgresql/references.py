@@ -32,13 +32,13 @@ def verify(stage: Stage, item: TableChanges) -> int:
     Raises:
         LoadError: a row at the target refers to one that does not exist.
     """
-    asked = 0
+    queries = 0
     for reference in item.table.references:
         if reference.parent == item.table.table:
-            asked += _look(stage, item, reference, reference.parent_columns, gone=True)
+            queries += _look(stage, item, reference, reference.parent_columns, gone=True)
         if reference.child == item.table.table and item.table.generation is None:
-            asked += _look(stage, item, reference, reference.columns, gone=False)
-    return asked
+            queries += _look(stage, item, reference, reference.columns, gone=False)
+    return queries
 
 
 def _look(stage: Stage, item: TableChanges, reference: Reference, names: Sequence[str], *, gone: bool) -> int:
@@ -56,18 +56,18 @@ def _look(stage: Stage, item: TableChanges, reference: Reference, names: Sequenc
     pairs = list(zip(reference.columns, reference.parent_columns, strict=True))
     child, parent = quoted_table(reference.child), quoted_table(reference.parent)
     staged_same = " AND ".join(
-        f"c.{quoted(mine)} = {column.compared}" for (mine, _), column in zip(pairs, staged_columns, strict=True)
+        f"c.{quoted(own)} = {column.compared}" for (own, _), column in zip(pairs, staged_columns, strict=True)
     )
-    parent_same = " AND ".join(f"p.{quoted(theirs)} = c.{quoted(mine)}" for mine, theirs in pairs)
-    shown = ", ".join(f"c.{quoted(mine)}::text" for mine, _ in pairs)
+    parent_same = " AND ".join(f"p.{quoted(referred)} = c.{quoted(own)}" for own, referred in pairs)
+    values = ", ".join(f"c.{quoted(own)}::text" for own, _ in pairs)
     with stage.unordered(), stage.rows(keys, staged_columns) as staged:
         staged.run(
-            f"SELECT DISTINCT {shown} FROM {child} AS c JOIN {ROWS} ON {staged_same} "
+            f"SELECT DISTINCT {values} FROM {child} AS c JOIN {ROWS} ON {staged_same} "
             f"WHERE NOT EXISTS (SELECT 1 FROM {parent} AS p WHERE {parent_same}) LIMIT {SHOWN_KEYS + 1}"
         )
-        found = stage.cursor.fetchall()
-    if found:
-        raise _broken(reference, found, hidden=any(map(is_masked, item.rows.schema)))
+        orphans = stage.cursor.fetchall()
+    if orphans:
+        raise _broken(reference, orphans, hidden=any(map(is_masked, item.rows.schema)))
     return 1
 
 
@@ -93,9 +93,9 @@ def _whole(keys: pa.Table) -> Any:
     return mask
 
 
-def _broken(reference: Reference, found: Sequence[tuple[Any, ...]], *, hidden: bool) -> LoadError:
-    values = "" if hidden else " = " + ", ".join(f"({', '.join(map(str, row))})" for row in found[:SHOWN_KEYS])
-    more = " …" if len(found) > SHOWN_KEYS and not hidden else ""
+def _broken(reference: Reference, orphans: Sequence[tuple[Any, ...]], *, hidden: bool) -> LoadError:
+    values = "" if hidden else " = " + ", ".join(f"({', '.join(map(str, row))})" for row in orphans[:SHOWN_KEYS])
+    more = " …" if len(orphans) > SHOWN_KEYS and not hidden else ""
     return LoadError(
         f"foreign key {reference.name} does not hold after the batch: {reference.child} has rows with "
         f"({', '.join(reference.columns)}){values}{more}, and {reference.parent} has no such row",

@@ -119,8 +119,8 @@ class RowWriter(SqlRowWriter):
 
     def write_counted(self, table: TargetTable, rows: pa.Table) -> WriteResult:
         """See the class."""
-        gone = pc.equal(rows["_op"], "d")
-        live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
+        is_delete = pc.equal(rows["_op"], "d")
+        live, removed = rows.filter(pc.invert(is_delete)), rows.filter(is_delete)
         if removed.num_rows:
             self._delete_counted(table, identifying(removed))
         if live.num_rows:
@@ -176,8 +176,8 @@ class RowWriter(SqlRowWriter):
 
         That does not hold if it may have been removed for another row's unique value.
         """
-        gone = self._gives_way and not table.unique_keys
-        return IncompleteRows.of(replace(table, being_copied=table.being_copied or gone), rows)
+        may_be_displaced = self._gives_way and not table.unique_keys
+        return IncompleteRows.of(replace(table, being_copied=table.being_copied or may_be_displaced), rows)
 
     def _insert(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows, or update existing ones.
@@ -207,13 +207,13 @@ class RowWriter(SqlRowWriter):
         named = {name.casefold(): (column, name) for column, name in columns}
         stage = self._stage(table)
         for unique in table.unique_keys:
-            found = [named[name.casefold()] for name in unique if name.casefold() in named]
-            if len(found) < len(unique):
+            unique_columns = [named[name.casefold()] for name in unique if name.casefold() in named]
+            if len(unique_columns) < len(unique):
                 continue
-            sent = list({column.name: column for column, _ in (*found, *key)}.values())
+            sent = list({column.name: column for column, _ in (*unique_columns, *key)}.values())
             with stage.rows(rows, sent) as staged:
                 staged.run(
-                    f"DELETE FROM {quoted_table(table.place)} AS t USING {ROWS} WHERE {_same(found)} "
+                    f"DELETE FROM {quoted_table(table.place)} AS t USING {ROWS} WHERE {_same(unique_columns)} "
                     f"AND NOT ({_same(key)})"
                 )
 
@@ -259,18 +259,18 @@ class RowWriter(SqlRowWriter):
         is to copy them.
         """
         columns = _columns(table, rows.schema)
-        there = ", ".join(f"t.{quoted(name)}" for _, name in columns)
+        stored = ", ".join(f"t.{quoted(name)}" for _, name in columns)
         image = ", ".join(f"CAST({column.value} AS {column.target.declared})" for column, _ in columns)
         place = quoted_table(table.place)
-        found = (
+        ranked = (
             f"SELECT t.tableoid, t.ctid, w.n, row_number() OVER (PARTITION BY w.image) AS place FROM {place} AS t JOIN "
-            f"(SELECT ROW({image})::text AS image, count(*) AS n FROM {ROWS} GROUP BY 1) AS w ON ROW({there})::text = "
+            f"(SELECT ROW({image})::text AS image, count(*) AS n FROM {ROWS} GROUP BY 1) AS w ON ROW({stored})::text = "
             "w.image"
         )
         stage = self._stage(table)
         with stage.unordered(), stage.rows(rows, [column for column, _ in columns]) as staged:
             count = staged.run(
-                f"DELETE FROM {place} AS t USING ({found}) AS f WHERE f.place <= f.n AND t.ctid = f.ctid AND "
+                f"DELETE FROM {place} AS t USING ({ranked}) AS f WHERE f.place <= f.n AND t.ctid = f.ctid AND "
                 "t.tableoid = f.tableoid"
             )
             if count == rows.num_rows or table.being_copied:
@@ -278,11 +278,11 @@ class RowWriter(SqlRowWriter):
             hidden = any(map(is_masked, rows.schema))
             staged.run(
                 f"SELECT w.image FROM (SELECT ROW({image})::text AS image FROM {ROWS}) AS w "
-                f"WHERE NOT EXISTS (SELECT 1 FROM {place} AS t WHERE ROW({there})::text = w.image) LIMIT 1"
+                f"WHERE NOT EXISTS (SELECT 1 FROM {place} AS t WHERE ROW({stored})::text = w.image) LIMIT 1"
             )
             absent = self.cursor.fetchone()
-        shown = f": {absent[0][:300]}" if absent and not hidden else ""
-        raise _not_found(table, f"the target has {count} of the {rows.num_rows} rows to delete{shown}")
+        example = f": {absent[0][:300]}" if absent and not hidden else ""
+        raise _not_found(table, f"the target has {count} of the {rows.num_rows} rows to delete{example}")
 
     def _put_aside(self, some: IncompleteRows) -> list[str]:
         """Make the rows that leave whole, in temporary tables. Locks the rows.
@@ -308,7 +308,7 @@ class RowWriter(SqlRowWriter):
                     rows = rows.append_column(_renamed(column).field, was[column.field.name].take(pa.array(which)))
             place = f"_sluice_aside_{next(_numbers)}"
             values = [f"{column.value} AS c{n}" for n, (column, _) in enumerate(sent)]
-            kept = [f"t.{quoted(name)} AS k{n}" for n, name in enumerate(absent)]
+            aside = [f"t.{quoted(name)} AS k{n}" for n, name in enumerate(absent)]
             names = [name for _, name in sent]
             with self._stage(table).rows(rows, staged_columns) as staged:
                 if pattern[-1]:  # inserted before its table had these columns, so it gets the target's defaults
@@ -317,7 +317,7 @@ class RowWriter(SqlRowWriter):
                     )
                 else:
                     staged.run(
-                        f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join([*values, *kept])} FROM "
+                        f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join([*values, *aside])} FROM "
                         f"{ROWS} JOIN {quoted_table(table.place)} AS t ON {_same(origins)} FOR UPDATE OF t"
                     )
                     self.cursor.execute(f"SELECT count(*) FROM pg_temp.{place}")
@@ -331,7 +331,7 @@ class RowWriter(SqlRowWriter):
         table, stay = some.table, some.rows.filter(pa.array(~some.away))
         columns, keys = _columns(table, some.rows.schema), _key(table, some.rows.schema)
         key = {name for _, name in keys}
-        done = 0
+        statements = 0
         for pattern, which in patterns(some.lacks[~some.away]):
             sent = [pair for pair, absent in zip(columns, pattern, strict=True) if not absent and pair[1] not in key]
             if not sent:
@@ -344,8 +344,8 @@ class RowWriter(SqlRowWriter):
                     f"UPDATE {quoted_table(table.place)} AS t SET {settings} FROM {ROWS} WHERE {_same(renamed)}"
                 )
             self._require(some, rows, count)
-            done += 1
-        return WriteResult(some.rows.num_rows, 0, statements=done)
+            statements += 1
+        return WriteResult(some.rows.num_rows, 0, statements=statements)
 
     @staticmethod
     def _require(some: IncompleteRows, rows: pa.Table, count: int) -> None:
@@ -369,8 +369,8 @@ def _columns(table: TargetTable, schema: pa.Schema) -> list[tuple[StagedColumn, 
 
 
 def _key(table: TargetTable, schema: pa.Schema) -> list[tuple[StagedColumn, str]]:
-    found = {name: (column, name) for column, name in _columns(table, schema)}
-    return [found[name] for name in table.key]
+    by_name = {name: (column, name) for column, name in _columns(table, schema)}
+    return [by_name[name] for name in table.key]
 
 
 def _renamed(column: StagedColumn) -> StagedColumn:

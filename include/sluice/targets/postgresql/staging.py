@@ -108,7 +108,7 @@ class Stage:
             encoded = self._encoded(rows, columns)
             values = ", ".join(f"%b::{column.target.sent}[]" for column in columns)
             names = ", ".join(column.name for column in columns)
-            arrays = [wire.array_value(one, column.target.sent) for one, column in zip(encoded, columns, strict=True)]
+            arrays = [wire.array_value(raw, column.target.sent) for raw, column in zip(encoded, columns, strict=True)]
             yield Staged(self.cursor, f"unnest({values}) AS s({names})", tuple(map(Binary, arrays)))
             return
         name = f"_sluice_{next(_numbers)}"
@@ -178,13 +178,13 @@ class Stage:
             copy.write(wire.copy_end())
 
     def _encoded(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> list[wire.Column]:
-        found = []
+        encoded = []
         for column in columns:
             try:
-                found.append(self._encode(rows, column))
+                encoded.append(self._encode(rows, column))
             except wire.Refusal as refusal:
                 raise self._refused(rows, column, refusal) from None
-        return found
+        return encoded
 
     def _encode(self, rows: pa.Table, column: StagedColumn) -> wire.Column:
         values = rows[column.field.name].combine_chunks()

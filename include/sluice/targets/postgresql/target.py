@@ -189,11 +189,11 @@ class PostgreSQLTarget(KeepsDigestRows, FoldingTarget[Session, PostgreSQLOptions
         return AckTable(self.options.ack_schema, *self.owner)
 
     def _comparison(self, session: Session, places: Sequence[TableId]) -> Comparison:
-        infos, wanted = read_tables(session.cursor, places), self._wanted(session)
+        infos, settings = read_tables(session.cursor, places), self._wanted(session)
         if self.options.foreign_keys == "ordered":
             references = read_references(session.cursor, places)
-            return lambda plans: ordered(compare_all(plans, infos, wanted), references)
-        return lambda plans: compare_all(plans, infos, wanted)
+            return lambda plans: ordered(compare_all(plans, infos, settings), references)
+        return lambda plans: compare_all(plans, infos, settings)
 
     def _reviewed(self, session: Session, plans: Sequence[PlannedTable]) -> list[TableFinding]:
         infos = read_tables(session.cursor, [plan.target for plan in plans])
@@ -226,7 +226,7 @@ class PostgreSQLTarget(KeepsDigestRows, FoldingTarget[Session, PostgreSQLOptions
             places = {Scope.TABLES: list(by_schema(own)), Scope.TARGET_TABLES: own}
         ddl = any(self.config.ddl_policy(kind) not in {DdlPolicy.IGNORE, DdlPolicy.STOP} for kind in DdlKind)
         scopes = (Scope.DATABASE, *places) if tables is None else places
-        wanted_scopes = [one for scope in scopes for one in rights_on(scope, TARGET, ddl=ddl)]
+        wanted_scopes = [right for scope in scopes for right in rights_on(scope, TARGET, ddl=ddl)]
         with self.session("reading the login's rights") as session:
             return missing_rights(session.connection, wanted_scopes, places)
 
@@ -235,10 +235,10 @@ class PostgreSQLTarget(KeepsDigestRows, FoldingTarget[Session, PostgreSQLOptions
         with self.session(f"running {statement[:200]}") as session:
             session.begin()
             try:
-                for made in ("CREATE TABLE ", "CREATE COLLATION IF NOT EXISTS "):
-                    if not statement.startswith(made):
+                for beginning in ("CREATE TABLE ", "CREATE COLLATION IF NOT EXISTS "):
+                    if not statement.startswith(beginning):
                         continue
-                    schema = statement.removeprefix(made).partition('".')[0] + '"'
+                    schema = statement.removeprefix(beginning).partition('".')[0] + '"'
                     session.cursor.execute("SELECT to_regnamespace(%s) IS NULL", (schema,))
                     if session.cursor.fetchone() == (True,):  # else no right to make schemas is needed
                         session.cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
@@ -267,7 +267,7 @@ class PostgreSQLTarget(KeepsDigestRows, FoldingTarget[Session, PostgreSQLOptions
 
     def _follow(self, session: Session, fence: Fence, change: SchemaChange, *, rows: bool) -> tuple[str, ...]:
         tables = sorted({
-            self.naming.table(change.target(table)) for one in change.tables for table in one.tables if table.table
+            self.naming.table(change.target(table)) for part in change.tables for table in part.tables if table.table
         })
 
         def has_rows(table: TableId, condition: str) -> bool:

@@ -428,8 +428,8 @@ def _bytes(values: pa.Array) -> Column:
     lengths = np.diff(ends)
     if values.null_count:
         lengths[~_valid(values)] = -1
-    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    return Column(held, ends[:-1], lengths)
+    payload = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    return Column(payload, ends[:-1], lengths)
 
 
 def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
@@ -448,8 +448,8 @@ def _text(field: pa.Field, values: pa.Array, target: PgType) -> Column:
     if len(column.data):
         first, last = int(column.starts[0]), int((column.starts + np.maximum(column.lengths, 0))[-1])
         if not column.data[first:last].all():
-            found = pc.fill_null(pc.match_substring(values, "\x00"), False).to_numpy(zero_copy_only=False)
-            _refuse(np.asarray(found), "has a NUL character, which PostgreSQL does not store")
+            has_nul = pc.fill_null(pc.match_substring(values, "\x00"), False).to_numpy(zero_copy_only=False)
+            _refuse(np.asarray(has_nul), "has a NUL character, which PostgreSQL does not store")
     if target.word in {"character varying", "character"} and target.numbers:
         sure = (
             column_type is not None

@@ -115,12 +115,12 @@ class AmqpClient:
         with suppress(Exception):
             self._connection.ioloop.close()
 
-    def publish(self, one: Outgoing) -> None:
+    def publish(self, message: Outgoing) -> None:
         """Publish a message; wait for confirms where a window of them is under way, and for room in a full queue.
 
         Raises TargetUnavailable, LoadError.
         """
-        self._send(one)
+        self._send(message)
         if len(self._waiting) >= self._window:
             most = self._window // 2
             self._wait(lambda: len(self._waiting) <= most, "waiting for confirms")
@@ -209,9 +209,9 @@ class AmqpClient:
         """
         try:
             if what == "queue":
-                self._ask(lambda done: self._channel.queue_declare(name, passive=True, callback=done))
+                self._ask(lambda callback: self._channel.queue_declare(name, passive=True, callback=callback))
             else:
-                self._ask(lambda done: self._channel.exchange_declare(name, passive=True, callback=done))
+                self._ask(lambda callback: self._channel.exchange_declare(name, passive=True, callback=callback))
         except MappingError:
             self._failed = None
             self._open_channel()  # the server closed the other one with its answer
@@ -224,10 +224,12 @@ class AmqpClient:
         Raises LoadError.
         """
         if what == "queue":
-            made = {"x-queue-type": kind}
-            self._ask(lambda done: self._channel.queue_declare(name, durable=True, arguments=made, callback=done))
+            arguments = {"x-queue-type": kind}
+            self._ask(
+                lambda callback: self._channel.queue_declare(name, durable=True, arguments=arguments, callback=callback)
+            )
         else:
-            self._ask(lambda done: self._channel.exchange_declare(name, kind, durable=True, callback=done))
+            self._ask(lambda callback: self._channel.exchange_declare(name, kind, durable=True, callback=callback))
 
     def _connect(self) -> None:
         pika, place = amqp_library(), self._place
@@ -264,7 +266,7 @@ class AmqpClient:
         self._wait(lambda: bool(self._channel.is_open), "opening a channel")
         self._channel.add_on_return_callback(self._on_return)
         self._waiting, self._sent = {}, 0
-        self._ask(lambda done: self._channel.confirm_delivery(self._on_confirm, callback=done))
+        self._ask(lambda callback: self._channel.confirm_delivery(self._on_confirm, callback=callback))
 
     def _ask(self, send: Callable[[Callable[[Any], None]], Any]) -> None:
         """Send a request and wait for its answer."""
@@ -316,27 +318,27 @@ class AmqpClient:
         if self._failed is not None and not self._closing:
             raise self._translated(self._failed)
 
-    def _wait(self, done: Callable[[], bool], doing: str, timeout_s: float = 0.0) -> None:
-        """Run the loop until ``done``. The deadline moves while confirms arrive.
+    def _wait(self, is_over: Callable[[], bool], doing: str, timeout_s: float = 0.0) -> None:
+        """Run the loop until ``is_over``. The deadline moves while confirms arrive.
 
         Raises TargetUnavailable, LoadError, ConfigError, MappingError.
         """
         patience, loop = timeout_s or self._timeout_s, self._connection.ioloop
-        until, seen = time.monotonic() + patience, self._confirmed
-        self._awaited = done
+        until, confirmed = time.monotonic() + patience, self._confirmed
+        self._awaited = is_over
         try:
-            while not done():
+            while not is_over():
                 self._require_open()
-                if self._confirmed != seen:
-                    until, seen = time.monotonic() + patience, self._confirmed
-                left = until - time.monotonic()
-                if left <= 0:
+                if self._confirmed != confirmed:
+                    until, confirmed = time.monotonic() + patience, self._confirmed
+                remaining_s = until - time.monotonic()
+                if remaining_s <= 0:
                     why = " (it blocks publishers: its memory or disk is low)" if self._blocked else ""
                     raise TargetUnavailable(
                         f"{self._doing}: {doing}: RabbitMQ did not answer within {patience:g} s{why}",
                         where=self._place.address,
                     )
-                timer = loop.call_later(left, loop.stop)
+                timer = loop.call_later(remaining_s, loop.stop)
                 loop.start()
                 loop.remove_timeout(timer)
             self._require_open()
@@ -380,10 +382,10 @@ def _innermost(error: BaseException) -> BaseException:
     """Return the error that an attempt to connect ended with: pika wraps it several times."""
     while True:
         inner = (*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args[:1])
-        found = [one for one in inner if isinstance(one, BaseException)]
-        if not found:
+        inner_errors = [candidate for candidate in inner if isinstance(candidate, BaseException)]
+        if not inner_errors:
             return error
-        error = found[-1] if getattr(error, "exceptions", ()) else found[0]
+        error = inner_errors[-1] if getattr(error, "exceptions", ()) else inner_errors[0]
 
 
 def certificate_refused(place: Place, doing: str, error: ssl.SSLCertVerificationError) -> ConfigError:
@@ -403,8 +405,8 @@ def translated(error: BaseException, place: Place, doing: str) -> SluiceError:
     kinds = amqp_library().exceptions
     error = _innermost(error)
     code = int(getattr(error, "reply_code", 0) or 0)
-    said = scrubbed(str(getattr(error, "reply_text", "") or error or type(error).__name__), place)
-    text, where = f"{doing} at RabbitMQ {place.endpoint.connection_id!r}: {said}", place.address
+    message = scrubbed(str(getattr(error, "reply_text", "") or error or type(error).__name__), place)
+    text, where = f"{doing} at RabbitMQ {place.endpoint.connection_id!r}: {message}", place.address
     if isinstance(error, ssl.SSLCertVerificationError):
         return certificate_refused(place, doing, error)
     if isinstance(error, kinds.ProbableAuthenticationError | kinds.AuthenticationError):
@@ -415,7 +417,7 @@ def translated(error: BaseException, place: Place, doing: str) -> SluiceError:
         return MappingError(text, where=where, hint=f"`sluice check {place.pipeline} --apply` makes what is missing")
     if code == _REFUSED:
         return LoadError(text, where=where, hint=PERMISSIONS)
-    if code == _PRECONDITION and "size" in said:
+    if code == _PRECONDITION and "size" in message:
         return LoadError(
             text,
             where=where,

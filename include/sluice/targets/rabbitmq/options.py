@@ -115,12 +115,12 @@ class RabbitMQOptions(BaseModel):
             raise ValueError("schemas goes with format: debezium-json")
         if self.transactions and not self.form.debezium:
             raise ValueError("transactions goes with the formats debezium-json and cloudevents-json")
-        given = self.model_fields_set
+        set_names = self.model_fields_set
         others = (
             {"stream", "ack_stream"} if not self.streams else {"exchange", "routing_key", "unroutable", "room_timeout"}
         )
-        if others & given:
-            raise ValueError(f"{min(others & given)} goes with send_to: {'queues' if self.streams else 'streams'}")
+        if others & set_names:
+            raise ValueError(f"{min(others & set_names)} goes with send_to: {'queues' if self.streams else 'streams'}")
         if not self.streams and not self.exchange and not self.routing_key:
             raise ValueError("the default exchange needs a routing_key: the name of a queue")
         return self

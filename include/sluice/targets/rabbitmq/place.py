@@ -65,11 +65,11 @@ class Place:
     @property
     def stream_port(self) -> int:
         """The port of the stream protocol. Raises ConfigError."""
-        given = self.endpoint.extra.get("stream_port") or _PORTS[self.encrypted][1]
+        port = self.endpoint.extra.get("stream_port") or _PORTS[self.encrypted][1]
         try:
-            return int(given)
+            return int(port)
         except (TypeError, ValueError):
-            raise self._wrong(f"stream_port {given!r} is not the number of a port") from None
+            raise self._wrong(f"stream_port {port!r} is not the number of a port") from None
 
     @property
     def vhost(self) -> str:
@@ -134,8 +134,8 @@ class Place:
 
     def side_routes(self) -> dict[str, str]:
         """Return the streams or routing keys of messages that are no rows, by option."""
-        given = {"transactions": self.options.transactions, "statements": self.options.statements}
-        named = {name: template for name, template in given.items() if template}
+        templates = {"transactions": self.options.transactions, "statements": self.options.statements}
+        named = {name: template for name, template in templates.items() if template}
         if self.options.streams:
             return {name: self._stream(template) for name, template in named.items()}
         return {name: self._short("routing key", self._filled(template)) for name, template in named.items()}

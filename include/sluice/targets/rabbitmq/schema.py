@@ -50,7 +50,7 @@ class RabbitMQSchema:
             for (what, name), table in needed.items()
             if (what, name) in missing or name in lost
         ]
-        return [*findings, *(one for plan in tables for one in self._about(plan, missing))]
+        return [*findings, *(finding for plan in tables for finding in self._about(plan, missing))]
 
     def _missing(
         self, needed: Mapping[tuple[str, str], TableId | None]
@@ -88,8 +88,12 @@ class RabbitMQSchema:
         try:
             if words[:2] != ["rabbitmqadmin", "declare"]:
                 raise ValueError("it declares nothing")
-            given = dict(word.split("=", 1) for word in words[3:])
-            what, name, kind = words[2], given["name"], given["type"] if words[2] == "exchange" else given["queue_type"]
+            arguments = dict(word.split("=", 1) for word in words[3:])
+            what, name, kind = (
+                words[2],
+                arguments["name"],
+                arguments["type"] if words[2] == "exchange" else arguments["queue_type"],
+            )
         except (IndexError, KeyError, ValueError) as error:
             raise LoadError(f"this is no statement of a RabbitMQ target: {statement[:300]}") from error
         if kind == "stream":

@@ -111,8 +111,8 @@ class StreamChannel:
             raise LoadError(f"a batch has more than {_MOST - 1:,} messages", where=messages[-1].route)
         routes: dict[str, list[tuple[int, bytes]]] = {}
         for message in messages:
-            made = encoded(message.id, message.content_type, message.headers, message.value)
-            routes.setdefault(message.route, []).append((self.slot << 32 | message.number + 1, made))
+            encoded_message = encoded(message.id, message.content_type, message.headers, message.value)
+            routes.setdefault(message.route, []).append((self.slot << 32 | message.number + 1, encoded_message))
         self.routes.update(routes)
         for route, numbered in routes.items():
             self.client.publish(route, self.publisher, numbered)
@@ -152,19 +152,19 @@ def wanted(place: Place, tables: Sequence[TableId]) -> dict[tuple[str, str], Tab
     """Return what has to be there, as (queue, exchange or stream; name), with the table that needs it; None: messages
     that are no rows.
     """
-    found: dict[tuple[str, str], TableId | None] = {}
+    needed: dict[tuple[str, str], TableId | None] = {}
     for table in [*tables, None]:
         if place.options.streams:
             names = [place.route_of(table)] if table is not None else [*place.side_routes().values()]
-            found |= {("stream", name): table for name in names if ("stream", name) not in found}
+            needed |= {("stream", name): table for name in names if ("stream", name) not in needed}
             continue
         exchange = place.exchange_of(table) if table is not None or place.side_routes() else None
         if exchange:
-            found.setdefault(("exchange", exchange), table)
+            needed.setdefault(("exchange", exchange), table)
         elif exchange == "":
             names = [place.route_of(table)] if table is not None else [*place.side_routes().values()]
-            found |= {("queue", name): table for name in names if ("queue", name) not in found}
-    return found
+            needed |= {("queue", name): table for name in names if ("queue", name) not in needed}
+    return needed
 
 
 def _require_there(place: Place, client: AmqpClient, tables: Sequence[TableId]) -> None:

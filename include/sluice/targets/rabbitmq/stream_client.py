@@ -36,9 +36,9 @@ def _loop() -> asyncio.AbstractEventLoop:
     """Return the loop of this process; its thread ends with the process."""
     with _lock:
         if not _running:
-            made = asyncio.new_event_loop()
-            threading.Thread(target=made.run_forever, name="sluice-rabbitmq", daemon=True).start()
-            _running.append(made)
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="sluice-rabbitmq", daemon=True).start()
+            _running.append(loop)
         return _running[0]
 
 
@@ -113,9 +113,9 @@ class StreamClient:
     def _translated(self, error: Exception, doing: str) -> SluiceError:
         kinds = stream_library().exceptions
         slow = f"no answer within {self._timeout_s:g} s" if isinstance(error, TimeoutError) else type(error).__name__
-        said = scrubbed(str(error), self._place) or slow
+        message = scrubbed(str(error), self._place) or slow
         text, where = (
-            f"{self._doing}: {doing} at RabbitMQ {self._place.endpoint.connection_id!r}: {said}",
+            f"{self._doing}: {doing} at RabbitMQ {self._place.endpoint.connection_id!r}: {message}",
             self._place.address,
         )
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -201,14 +201,14 @@ class StreamClient:
                 await client.stop_queue_listener_task(number)
 
     async def _publish(self, stream: str, publisher: str, messages: list[Numbered]) -> None:
-        one = self._publishers.get((stream, publisher))
-        if one is None:
+        open_publisher = self._publishers.get((stream, publisher))
+        if open_publisher is None:
             client = await asyncio.wait_for(self._client(stream), self._timeout_s)
-            one = _Publisher(client, await client.inc_available_id(), stream, self._place, self._doing)
-            await asyncio.wait_for(client.declare_publisher(stream, publisher, one.number), self._timeout_s)
-            one.listen()
-            self._publishers[stream, publisher] = one
-        await one.send(messages)
+            open_publisher = _Publisher(client, await client.inc_available_id(), stream, self._place, self._doing)
+            await asyncio.wait_for(client.declare_publisher(stream, publisher, open_publisher.number), self._timeout_s)
+            open_publisher.listen()
+            self._publishers[stream, publisher] = open_publisher
+        await open_publisher.send(messages)
 
 
 class _Publisher:
@@ -261,8 +261,8 @@ class _Publisher:
         from rstream import schema
 
         self._waiting.update(number for number, _ in part)
-        made = [schema.Message(publishing_id=number, filter_value=None, data=data) for number, data in part]
-        frame = schema.Publish(publisher_id=self.number, messages=made)
+        messages = [schema.Message(publishing_id=number, filter_value=None, data=data) for number, data in part]
+        frame = schema.Publish(publisher_id=self.number, messages=messages)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._client.send_publish_frame(frame)

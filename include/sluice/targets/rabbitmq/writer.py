@@ -117,19 +117,19 @@ class RabbitMQUnit:
     def _described(self, pieces: Sequence[ChangePiece]) -> list[str]:
         """Return what tells these contents from others that a batch of this number may have had."""
         rows, position = self.rows, self.rows.position
-        found = [
+        contents = [
             self.place.options.format,
             rows.replay,
             f"{self.fence.batch} {position.server} {position.place}",
         ]
-        found += [f"{statement.file}:{statement.offset}" for statement in rows.statements]
+        contents += [f"{statement.file}:{statement.offset}" for statement in rows.statements]
         for piece in pieces:
             seen_name = name_of([piece.rows["_seq"].to_numpy().tobytes().hex(), piece.part.to_numpy().tobytes().hex()])
-            found.append(f"{piece.table} {piece.rows.num_rows} {seen_name}")
-        found += [
+            contents.append(f"{piece.table} {piece.rows.num_rows} {seen_name}")
+        contents += [
             f"{table.target} {file.path} {file.rows} {file.size_bytes}" for table in rows.tables for file in table.files
         ]
-        return found
+        return contents
 
 
 @dataclass
@@ -156,13 +156,13 @@ class BatchSender:
         routes, exchange = self.place.side_routes(), "" if self.place.options.streams else self.place.exchange_of(None)
         for option, route in routes.items():
             if option == "statements":
-                made = statement_messages(self._writer, route, self.rows.statements)
+                messages = statement_messages(self._writer, route, self.rows.statements)
             else:
-                made = transaction_messages(self._writer, route, transactions)
+                messages = transaction_messages(self._writer, route, transactions)
             headers = {"sluice.batch": str(self.fence.batch)}
             self._require_taken([
                 self._outgoing(0, exchange, route, {**headers, **({"key": key.decode()} if key else {})}, value)
-                for key, value in made
+                for key, value in messages
             ])
 
     def send_changes(self, pieces: Sequence[ChangePiece]) -> None:
@@ -175,10 +175,10 @@ class BatchSender:
         for part in in_log_order(pieces, _ROWS, together=together):
             messages: list[Outgoing] = []
             for piece in part:
-                made, refused = self._messages(piece)
+                part_messages, refused = self._messages(piece)
                 for why in refused.values():
                     raise self._stopped(piece.table, why)
-                messages += made
+                messages += part_messages
             self._require_taken(messages)
             self.result += WriteResult(appended=sum(piece.rows.num_rows for piece in part))
 
@@ -225,30 +225,32 @@ class BatchSender:
 
         They have numbers, too.
         """
-        made = self._writer.messages(piece)
-        assert made.headers is not None  # the form has headers
+        encoded_rows = self._writer.messages(piece)
+        assert encoded_rows.headers is not None  # the form has headers
         streams = self.place.options.streams
         exchange, route = "" if streams else self.place.exchange_of(piece.table), self.place.route_of(piece.table)
         messages: list[Outgoing] = []
         refused: dict[int, str] = {}
         masked = any(map(is_masked, piece.rows.schema))
-        keys, values = made.keys.to_pylist(), made.values.to_pylist()
-        for row, key, value, headers in zip(made.rows.tolist(), keys, values, made.headers, strict=True):
-            said = {name: text.decode("utf-8", "replace") for name, text in headers}
-            content_type = said.pop("content-type", _JSON)
-            said["sluice.table"] = str(piece.table)
+        keys, values = encoded_rows.keys.to_pylist(), encoded_rows.values.to_pylist()
+        for row, key, value, headers in zip(
+            encoded_rows.rows.tolist(), keys, values, encoded_rows.headers, strict=True
+        ):
+            properties = {name: text.decode("utf-8", "replace") for name, text in headers}
+            content_type = properties.pop("content-type", _JSON)
+            properties["sluice.table"] = str(piece.table)
             if key is not None:
-                said["key"] = key.decode()
-            message = self._outgoing(row, exchange, route, said, value or b"", content_type)
+                properties["key"] = key.decode()
+            message = self._outgoing(row, exchange, route, properties, value or b"", content_type)
             limit = self._limit(route)
             size = len(message.value)
             if streams and size + _BESIDE > limit:
                 size = len(encoded(message.id, message.content_type, message.headers, message.value))
             if size > limit:
-                shown = "(masked)" if masked else (key or b"none").decode()[:300]
+                key_text = "(masked)" if masked else (key or b"none").decode()[:300]
                 refused[row] = (
                     f"a message of {size:,} bytes is larger than {limit:,} (options.max_message_bytes, or the "
-                    f"server's frame), key {shown}"
+                    f"server's frame), key {key_text}"
                 )
             messages.append(message)
         return ([message for message in messages if message.row not in refused] if refused else messages), refused

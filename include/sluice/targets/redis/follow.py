@@ -34,13 +34,13 @@ from sluice.targets.schema.policy import (
 class HeldTables(OnlyColumns):
     """See :class:`sluice.targets.schema.policy.Held`: what definitions say."""
 
-    def __init__(self, held: Mapping[str, Definition], change: SchemaChange) -> None:
+    def __init__(self, definitions: Mapping[str, Definition], change: SchemaChange) -> None:
         super().__init__(change)
-        self._held = held
+        self._held = definitions
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
-        found = self._held.get(str(table))
-        return {name.casefold(): name for name in found.columns} if found is not None else None
+        definition = self._held.get(str(table))
+        return {name.casefold(): name for name in definition.columns} if definition is not None else None
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         return has(self._held[str(table)].key == names)
@@ -49,16 +49,16 @@ class HeldTables(OnlyColumns):
 def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> None:
     """Follow a change once over all repeats. Raises LoadError, Fenced."""
     guarded(client, place, fence)
-    done = client.ask("reading the checkpoint", "HGET", place.checkpoint_key, STATEMENTS)
-    batch, number = map(int, done.split(b" ")) if done else (0, 0)
+    progress = client.ask("reading the checkpoint", "HGET", place.checkpoint_key, STATEMENTS)
+    batch, number = map(int, progress.split(b" ")) if progress else (0, 0)
     if batch == fence.batch and number > change.number:
         return
-    held = definitions(client, place)
+    stored = definitions(client, place)
     if change.check_only:
-        require_held(change, HeldTables(held, change))
+        require_held(change, HeldTables(stored, change))
         return
-    follower = _Follower(client, place, fence, change, held)
-    for step in list(steps_of(change, HeldTables(held, change), generated=True)):
+    follower = _Follower(client, place, fence, change, stored)
+    for step in list(steps_of(change, HeldTables(stored, change), generated=True)):
         follower.step(step)
     follower.note(place.checkpoint_key, STATEMENTS, f"{fence.batch} {change.number + 1}")
 

@@ -82,7 +82,7 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
     head, tail = (affix.encode() for affix in place.row_affixes(plan.target))
     columns = plan.key_columns
     middles = (key[len(head) : len(key) - len(tail)].decode("utf-8", "surrogateescape").split(":") for key in keys)
-    found = [
+    key_parts = [
         [part.replace("%3A", ":").replace("%25", "%") for part in parts]
         for parts in middles
         if len(parts) == len(columns)
@@ -91,7 +91,9 @@ def key_table(place: Place, plan: PlannedTable, keys: Sequence[bytes]) -> pa.Tab
     for number, column in enumerate(columns):
         value_type = column.value_type
         try:
-            arrays.append(pa.array([read_text(value_type, parts[number]) for parts in found], value_type.arrow_type))
+            arrays.append(
+                pa.array([read_text(value_type, parts[number]) for parts in key_parts], value_type.arrow_type)
+            )
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
             raise LoadError(
                 f"keys of {plan.target} cannot be read back: {error}",

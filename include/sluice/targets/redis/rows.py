@@ -46,14 +46,14 @@ class PackedRows:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def take(self, kept: _Mask) -> PackedRows:
+    def take(self, row_mask: _Mask) -> PackedRows:
         """Return some of the rows, by a mask."""
-        if kept.all():
+        if row_mask.all():
             return self
-        mask = pa.array(kept)
+        mask = pa.array(row_mask)
         names, keys, pairs = (array.filter(mask) for array in (self.names, self.keys, self.pairs))
         expiries = None if self.expiries is None else self.expiries.filter(mask)
-        return PackedRows(names, keys, pairs, self.written[kept], expiries, self.sizes[kept])
+        return PackedRows(names, keys, pairs, self.written[row_mask], expiries, self.sizes[row_mask])
 
     def arguments(self) -> tuple[pa.Array, _Mask]:
         """Return the rows as arguments of a script, and how many each has: its number of words, and these."""
@@ -81,8 +81,8 @@ class PackedRows:
         first, total = 0, len(self)
         ends = np.cumsum(self.sizes)
         while first < total:
-            done = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends, done + CHUNK_BYTES, side="right"))
+            offset = int(ends[first - 1]) if first else 0
+            end = int(np.searchsorted(ends, offset + CHUNK_BYTES, side="right"))
             end = max(first + 1, min(end, first + CHUNK_ROWS, total))
             yield first, end
             first = end

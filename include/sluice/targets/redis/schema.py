@@ -198,8 +198,8 @@ def _durability(client: Client, place: Place, info: Mapping[str, str]) -> Iterat
     elif sync == "always":
         yield "ok", "appendonly yes, appendfsync always: a crash loses nothing that was acknowledged", ""
     else:
-        said = f"appendfsync {sync}" if sync else "appendfsync is not told"
-        yield "ok", f"appendonly yes, {said}: a crash of the machine loses about the last second; {behind}", ""
+        sync_note = f"appendfsync {sync}" if sync else "appendfsync is not told"
+        yield "ok", f"appendonly yes, {sync_note}: a crash of the machine loses about the last second; {behind}", ""
 
 
 def _waits_for_log(client: Client) -> bool:

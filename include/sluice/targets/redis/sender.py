@@ -46,8 +46,8 @@ class RowSender:
         commands, counts = rows.commands(self._place.options.form, expiry)
         sending = FencedTransactions(self._client, self._place, self._fence, lambda answers: None)
         for first, end in rows.chunks():
-            gone = b"*%d\r\n%b" % (1 + end - first, bulk_of(b"DEL"))
-            written = b"".join((gone, content(rows.keys, first, end), content(commands, first, end)))
+            delete_head = b"*%d\r\n%b" % (1 + end - first, bulk_of(b"DEL"))
+            written = b"".join((delete_head, content(rows.keys, first, end), content(commands, first, end)))
             sending.add(written, 1 + int(counts[first:end].sum()))
             self.scripts += 1
         sending.finish()
@@ -90,9 +90,9 @@ class RowSender:
         return sum(int(self.run(REMOVE, part, [self._indexes])) for part in parts_of(keys))
 
     def _remove_by_commands(self, keys: Sequence[bytes]) -> int:
-        gone: list[int] = []
+        removed_counts: list[int] = []
         sending = FencedTransactions(
-            self._client, self._place, self._fence, lambda answers: gone.extend(map(int, answers))
+            self._client, self._place, self._fence, lambda answers: removed_counts.extend(map(int, answers))
         )
         try:
             for part in parts_of(keys):
@@ -101,7 +101,7 @@ class RowSender:
             sending.finish()
         except FenceMoved:
             raise moved(self._place, self._fence) from None
-        return sum(gone)
+        return sum(removed_counts)
 
     def run(self, script: Script, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """Run a script behind the fence. Raises Fenced."""

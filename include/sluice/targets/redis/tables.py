@@ -69,9 +69,9 @@ def statement_of(place: Place, table: TableId, definition: Definition) -> str:
     return shlex.join(["HSET", place.tables_key, str(table), definition.to_text()])
 
 
-def require(place: Place, held: Definitions, plan: PlannedTable) -> None:
+def require(place: Place, definitions: Definitions, plan: PlannedTable) -> None:
     """Raise MappingError unless rows of a planned table can be written."""
-    definition = held.get(str(plan.target))
+    definition = definitions.get(str(plan.target))
     if definition is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}: no definition says what its keys are",
@@ -87,7 +87,7 @@ def require(place: Place, held: Definitions, plan: PlannedTable) -> None:
         "anew",
     )
     _require_options(place, plan)
-    _require_apart(place, held, plan)
+    _require_apart(place, definitions, plan)
 
 
 def _require_options(place: Place, plan: PlannedTable) -> None:

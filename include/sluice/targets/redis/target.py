@@ -143,7 +143,7 @@ class RedisReconciler:
 
     def others(self) -> tuple[OtherWriter, ...]:
         """Return the other pipelines with a checkpoint at the server."""
-        place, found = self.place, []
+        place, writers = self.place, []
         with connected(place) as client:
             now = float(client.ask("asking for the server's time", "TIME")[0])
             keys = sorted({key for part in client.scan(place.checkpoints, "") for key in part})
@@ -153,10 +153,10 @@ class RedisReconciler:
                     continue
                 held_checkpoint = read_checkpoint(client, place, key)
                 if held_checkpoint is not None:
-                    found.append(
+                    writers.append(
                         OtherWriter(pipeline, held_checkpoint.tables, max(0.0, now - held_checkpoint.at), f"DEL {key}")
                     )
-        return tuple(found)
+        return tuple(writers)
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,8 @@ class FencedTransactions:
     def _require_own(self) -> None:
         """Read the checkpoint's answer, before EXEC is sent. Raises FenceMoved."""
         self._client.receive()
-        held = self._client.receive()
-        if list(held) != self._held:
+        checkpoint = self._client.receive()
+        if list(checkpoint) != self._held:
             raise FenceMoved("the checkpoint is another one")
 
     def _receive(self, transaction: _Transaction) -> None:

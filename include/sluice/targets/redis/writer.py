@@ -62,7 +62,9 @@ class RedisWriter:
         self._follow(before_rows=True)
 
     def _follow(self, *, before_rows: bool) -> None:
-        changes = [one for one in self.batch.schema_changes if one.before_rows is before_rows]
+        changes = [
+            schema_change for schema_change in self.batch.schema_changes if schema_change.before_rows is before_rows
+        ]
         if not changes:
             return
         if self.input is Input.CHANGES:
@@ -107,8 +109,11 @@ class RedisWriter:
         """Follow later schema changes, then move the checkpoint. A repeat is harmless. Raises Fenced, LoadError."""
         batch, fence = self.batch, self.fence
         with connected(self.place) as client:
-            held = read_checkpoint(client, self.place)
-            again = held is not None and (held.checkpoint.epoch, held.checkpoint.batch) == (fence.epoch, batch.number)
+            stored = read_checkpoint(client, self.place)
+            again = stored is not None and (stored.checkpoint.epoch, stored.checkpoint.batch) == (
+                fence.epoch,
+                batch.number,
+            )
             if not again:
                 guarded(client, self.place, fence)
         if batch.replay:

@@ -222,9 +222,9 @@ class WebClient:
         wait_s = wait_after(attempts.failed, _FIRST_WAIT, _LONGEST_WAIT).total_seconds()
         pause = after if after is not None else wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         if time.monotonic() + pause > attempts.until:
-            said = f", and asks to wait for {after:.0f} s" if after is not None else ""
+            request_note = f", and asks to wait for {after:.0f} s" if after is not None else ""
             raise TargetUnavailable(
-                f"{self.doing}: {why}{said}",
+                f"{self.doing}: {why}{request_note}",
                 where=self._where(request),
                 hint=f"a load sends a request again for options.retry_for, {self._retry_for}; the task is retried "
                 "after that",
@@ -237,8 +237,10 @@ class WebClient:
     def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, login: Any = None) -> Answer:
         """Send one request and read the answer, all within the timeout. Raises httpx.HTTPError."""
         until = time.monotonic() + self._timeout_s
-        asked = self._client.stream(method, url, headers=dict(headers), content=body, auth=login or self.receiver.login)
-        with asked as response:
+        answer_stream = self._client.stream(
+            method, url, headers=dict(headers), content=body, auth=login or self.receiver.login
+        )
+        with answer_stream as response:
             read = bytearray()
             for piece in response.iter_raw():
                 read += piece
@@ -375,11 +377,11 @@ def _no_login(request: httpx.Request) -> httpx.Request:
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that an answer asks to wait, None if it does not say so in a way that is understood."""
-    given = headers.get("retry-after", "").strip()
-    if given.isdigit() and len(given) < 10:
-        return float(given)
+    header = headers.get("retry-after", "").strip()
+    if header.isdigit() and len(header) < 10:
+        return float(header)
     try:
-        at = parsedate_to_datetime(given)
+        at = parsedate_to_datetime(header)
     except (ValueError, TypeError, IndexError):
         return None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)

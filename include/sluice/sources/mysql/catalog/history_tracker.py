@@ -162,13 +162,13 @@ class SchemaTracker:
             )
         if not why:
             return changes
-        found = []
+        doubted = []
         for change in changes:
             if change.after is not None and ChangeKind.CREATE_TABLE in change.kinds:
                 self.state.lose(change.table, Unknown(why, where, storable(sql)[:2000]))
                 change = replace(change, kinds=(*change.kinds, ChangeKind.UNKNOWN), after=None, reason=why)
-            found.append(change)
-        return found
+            doubted.append(change)
+        return doubted
 
     def _timestamps_explicit(self, status: SessionStatus) -> bool | None:
         flavour = self.state.flavour

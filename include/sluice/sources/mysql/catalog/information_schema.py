@@ -168,7 +168,7 @@ def read_tables(
             broken[table] = error.message
             del heads[table]
     indexes = _indexes(connection, where, names)
-    found = []
+    definitions = []
     for table, (collation, engine, comment) in heads.items():
         ordered = tuple(column for _, column in sorted(columns[table], key=lambda item: item[0]))
         if not ordered:
@@ -180,8 +180,8 @@ def read_tables(
         definition = TableDefinition(
             table, _with_whole_floats(connection, table, ordered), keys, charset, collation, engine, comment
         )
-        found.append(_in_key_order(connection, definition))
-    return found
+        definitions.append(_in_key_order(connection, definition))
+    return definitions
 
 
 def _where_named(tables: Sequence[TableId]) -> tuple[str, Sequence[str]]:
@@ -252,12 +252,12 @@ def _with_exact_labels(connection: Any, table: TableId, column: ColumnDefinition
         lambda sql: rows_of(connection, sql), table, column.name, column.family, column.labels, column.charset
     )
     default = column.default
-    meant = [f"'{label}'" for label in labels if default == f"'{printed(label)}'"]
+    candidates = [f"'{label}'" for label in labels if default == f"'{printed(label)}'"]
     return replace(
         column,
         type=labelled(column.family, labels),
         labels=labels,
-        default=meant[0] if len(meant) == 1 else default,
+        default=candidates[0] if len(candidates) == 1 else default,
     )
 
 
@@ -272,18 +272,20 @@ def _with_whole_floats(
     cut = [c for c in columns if c.family == "float" and c.default is not None and _is_cut(c.default)]
     if not cut:
         return columns
-    asked = ", ".join(f"CAST(DEFAULT(t.{quoted(c.name)}) AS DOUBLE)" for c in cut)
+    expressions = ", ".join(f"CAST(DEFAULT(t.{quoted(c.name)}) AS DOUBLE)" for c in cut)
     name = quoted_table(table)
     try:
         answers = rows_of(
             connection,
-            f"(SELECT {asked} FROM {name} t LIMIT 1) UNION ALL (SELECT {asked} FROM (SELECT 1 AS one) o LEFT JOIN "
-            f"{name} t ON FALSE)",
+            f"(SELECT {expressions} FROM {name} t LIMIT 1) UNION ALL (SELECT {expressions} FROM (SELECT 1 AS one) o "
+            f"LEFT JOIN {name} t ON FALSE)",
         )
     except pymysql.err.MySQLError:
         return columns
-    whole = {c.name: whole_float(float(n)) for row in answers for c, n in zip(cut, row, strict=True) if n is not None}
-    return tuple(replace(c, default=whole.get(c.name, c.default)) for c in columns)
+    defaults = {
+        c.name: whole_float(float(n)) for row in answers for c, n in zip(cut, row, strict=True) if n is not None
+    }
+    return tuple(replace(c, default=defaults.get(c.name, c.default)) for c in columns)
 
 
 def _is_cut(default: str) -> bool:
@@ -325,16 +327,17 @@ def _whole_bytes(connection: Any, table: TableId, column: ColumnDefinition, flav
     It has its zeros, but for those that BINARY is filled with.
     """
     shown_default = _shown_default(connection, table, column.name, flavour) or ""
-    found = tokens(shown_default, Dialect(flavour.mariadb, flavour.version))[:-1]
+    default_tokens = tokens(shown_default, Dialect(flavour.mariadb, flavour.version))[:-1]
     data = "".join(
-        token.text if token.kind is Kind.HEX else token.text.encode("utf-8", "surrogateescape").hex() for token in found
+        token.text if token.kind is Kind.HEX else token.text.encode("utf-8", "surrogateescape").hex()
+        for token in default_tokens
     )
-    if any(token.kind not in {Kind.HEX, Kind.STRING} for token in found):
+    if any(token.kind not in {Kind.HEX, Kind.STRING} for token in default_tokens):
         return column.default
     if column.family == "binary":
         data = bytes.fromhex(data).rstrip(b"\0").hex()
-    whole = f"0x{data.upper()}"
-    return whole if whole.lower() != (column.default or "").lower() else column.default
+    literal = f"0x{data.upper()}"
+    return literal if literal.lower() != (column.default or "").lower() else column.default
 
 
 def _default(value: str | None, family: str, extra: str, expression: str | None, flavour: Flavour) -> str | None:

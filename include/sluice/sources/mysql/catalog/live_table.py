@@ -170,13 +170,13 @@ def _index(table: TableId, name: str, parts: list[dict[str, Any]]) -> Index:
         unfit, remedy = "it is ignored, and the server does not use it", "NOT IGNORED"
     if remedy:
         remedy = f"ALTER TABLE {quoted_table(table)} ALTER INDEX {quoted(name)} {remedy}; "
-    whole = "" not in columns and all(part["SUB_PART"] is None for part in parts)
+    covers_columns = "" not in columns and all(part["SUB_PART"] is None for part in parts)
     unique = kind == "BTREE" and not int(parts[0]["NON_UNIQUE"]) and never_null and "" not in columns
-    return Index(name, columns, unique, not whole, unfit, remedy, kind == "HASH")
+    return Index(name, columns, unique, not covers_columns, unfit, remedy, kind == "HASH")
 
 
 def _mapped(
-    row: tuple[Any, ...], numbers: dict[str, int], known: dict[int, tuple[str, str]], where: str
+    row: tuple[Any, ...], numbers: dict[str, int], collations: dict[int, tuple[str, str]], where: str
 ) -> t.MappedColumn:
     name, nullable, data_type, column_type, octets, precision, scale, digits, collation, _ = row
     kind, full = str(data_type).lower(), str(column_type)
@@ -207,7 +207,7 @@ def _mapped(
             labels = labels_of(full)
             number = _collation(collation, numbers, where)
             column.meta = label_bytes(len(labels), several=form.fill is Fill.LABELS)
-            column.labels = tuple(_encoded(label, known[number][1]) for label in labels)
+            column.labels = tuple(_encoded(label, collations[number][1]) for label in labels)
     if form.collated in {Collated.CHARACTER, Collated.LABELS}:
         column.collation = BINARY_COLLATION if own.binary_bytes else _collation(collation, numbers, where)
     column.geometry = own.shape
@@ -240,11 +240,11 @@ def _bytes_of(charset: str) -> dict[str, bytes]:
     """Return the bytes of every character of a charset that has tables."""
     tables = tables_of(charset)
     assert tables is not None
-    found: dict[str, bytes] = {}
+    encodings: dict[str, bytes] = {}
     for prefix, width, table in ((b"\x8f", 2, tables.third), (b"", 2, tables.second), (b"", 1, tables.first)):
         for place in np.flatnonzero(table >= 0).tolist():
-            found[chr(int(table[place]))] = prefix + place.to_bytes(width, "big")
-    return found
+            encodings[chr(int(table[place]))] = prefix + place.to_bytes(width, "big")
+    return encodings
 
 
 _WIDE = {"gb18030": "gb18030", "ucs2": "utf_16_be", "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be"}

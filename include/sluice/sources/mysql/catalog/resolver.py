@@ -133,8 +133,8 @@ class TableResolver:
         while last and is_hash_column(columns[last - 1]):
             last -= 1
         if last < len(columns):
-            known = {row[0] for row in self._rows(_TYPES, (table_map.table.schema, table_map.table.table))}
-            columns[last:] = [replace(c, skipped=c.name not in known) for c in columns[last:]]
+            server_columns = {row[0] for row in self._rows(_TYPES, (table_map.table.schema, table_map.table.table))}
+            columns[last:] = [replace(c, skipped=c.name not in server_columns) for c in columns[last:]]
         return replace(table_map, columns=columns)
 
     def _skip(self, table_map: TableMap) -> None:
@@ -183,8 +183,8 @@ class TableResolver:
             return tuple(column.name for column in table_map.columns) == _SEQUENCE_NAMES
         if self.tracker is not None and self.tracker.state.find(table_map.table) is not None:
             return False
-        asked = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-        return self._rows(asked, (table_map.table.schema, table_map.table.table)) == [("SEQUENCE",)]
+        query = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        return self._rows(query, (table_map.table.schema, table_map.table.table)) == [("SEQUENCE",)]
 
     def engine(self, table: TableId, definition: TableDefinition | None = None) -> str:
         """Return the storage engine of a table in lower case.
@@ -195,8 +195,8 @@ class TableResolver:
             definition = self.tracker.state.find(table)
         if definition is not None and definition.engine:
             return definition.engine.lower()
-        asked = "SELECT COALESCE(ENGINE, '') FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-        rows = self._rows(asked, (table.schema, table.table))
+        query = "SELECT COALESCE(ENGINE, '') FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        rows = self._rows(query, (table.schema, table.table))
         return str(rows[0][0]).lower() if rows else ""
 
     def _rows(self, sql: str, names: tuple[str, str]) -> list[tuple[Any, ...]]:

@@ -294,10 +294,10 @@ def fill_decimal(
     big-endian).
     """
     nulls = 0
-    whole = precision - scale
-    lead = whole % 9
+    integer_digits = precision - scale
+    lead = integer_digits % 9
     tail = scale % 9
-    groups_before = whole // 9
+    groups_before = integer_digits // 9
     groups = groups_before + scale // 9
     lead_bytes = _digits_bytes(lead) if lead < 9 else 4
     tail_bytes = _digits_bytes(tail)

@@ -170,7 +170,7 @@ def decimal_text(value: bytes) -> str:
 
 def decimal_from_binary(data: bytes, precision: int, scale: int) -> str:
     """Return the text of a DECIMAL(precision, scale) in the server's binary form."""
-    whole = precision - scale
+    integer_digits = precision - scale
     raw = bytearray(data)
     negative = raw[0] & 0x80 == 0
     raw[0] ^= 0x80
@@ -178,7 +178,7 @@ def decimal_from_binary(data: bytes, precision: int, scale: int) -> str:
         raw = bytearray(b ^ 0xFF for b in raw)
     sizes = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4]
     at, text = 0, ""
-    for count in [whole % 9, *[9] * (whole // 9)]:
+    for count in [integer_digits % 9, *[9] * (integer_digits // 9)]:
         if count:
             text += f"{int.from_bytes(raw[at : at + sizes[count]], 'big'):0{count}d}"
             at += sizes[count]

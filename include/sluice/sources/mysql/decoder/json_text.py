@@ -433,17 +433,17 @@ def _foreign(
     if doubles.all():
         return texts, ends
     raw, limits = texts.tobytes(), ends.tolist()
-    made: list[bytes] = []
-    taken = 0
+    pieces: list[bytes] = []
+    next_double = 0
     for place in places.tolist():
         if place > 0:
-            made.append(raw[limits[taken] : limits[taken + 1]])
-            taken += 1
+            pieces.append(raw[limits[next_double] : limits[next_double + 1]])
+            next_double += 1
         else:
-            made.append(json_binary.opaque_at(d, -place).encode())
-    lengths = np.zeros(len(made) + 1, np.int64)
-    np.cumsum([len(m) for m in made], out=lengths[1:])
-    return np.frombuffer(bytearray(b"".join(made) + bytes(16)), np.uint8), lengths
+            pieces.append(json_binary.opaque_at(d, -place).encode())
+    lengths = np.zeros(len(pieces) + 1, np.int64)
+    np.cumsum([len(m) for m in pieces], out=lengths[1:])
+    return np.frombuffer(bytearray(b"".join(pieces) + bytes(16)), np.uint8), lengths
 
 
 def _doubles(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

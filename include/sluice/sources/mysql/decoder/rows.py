@@ -329,8 +329,8 @@ class _TableDecoder:
                 if before < 0:
                     raise DecodeError("differences came without the value they apply to")
                 size = int.from_bytes(self.arena[before : before + 4].tobytes(), "little")
-                whole = self.arena[before + 4 : before + 4 + size].tobytes()
-                texts.append(json_diff.patched_text(whole, raw[int(ends[i]) : int(ends[i + 1])]))
+                document = self.arena[before + 4 : before + 4 + size].tobytes()
+                texts.append(json_diff.patched_text(document, raw[int(ends[i]) : int(ends[i + 1])]))
             mask = np.zeros(len(valid), bool)
             mask[changed] = True
             others = json_text.json_texts(data, ends, np.where(mask, 0, valid).astype(np.uint8))
@@ -427,10 +427,10 @@ class _TableDecoder:
         after = offsets[:, self.main] != column_kernels.ABSENT_COLUMN
         after |= (self.op == OP_INSERT)[None, :] & ~generated  # an insert's other columns have their defaults
         before = (offsets[:, self.before] != column_kernels.ABSENT_COLUMN) | (self.before < 0)[None, :]
-        whole = ((after | generated) & (before | generated)).all(axis=0)
+        complete = ((after | generated) & (before | generated)).all(axis=0)
         both = np.concatenate([np.packbits(part, axis=0, bitorder="little") for part in (after, before)])
         maps = np.ascontiguousarray(both.T)
-        return arrow_buffers.blobs([None if w else maps[i].tobytes() for i, w in enumerate(whole.tolist())])
+        return arrow_buffers.blobs([None if w else maps[i].tobytes() for i, w in enumerate(complete.tolist())])
 
     def _with_default(self, index: int, values: pa.Array) -> pa.Array:
         """Fill in the default where an inserted row's image leaves the column out (binlog_row_image=MINIMAL)."""

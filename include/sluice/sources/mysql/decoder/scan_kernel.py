@@ -422,14 +422,14 @@ def scan(
             if s[S_TXNS] >= len(txn_gno):
                 s[S_BYTES] -= full
                 return CODE_GROW_TXNS
-            found = np.int64(-1)
+            sid_index = np.int64(-1)
             if kind == 33:
-                found = _find_sid(buf, at + 1, sids, s)
-                if found < 0:
+                sid_index = _find_sid(buf, at + 1, sids, s)
+                if sid_index < 0:
                     s[S_BYTES] -= full
                     return CODE_GROW_SIDS
             t = s[S_TXNS]
-            txn_sid[t] = found
+            txn_sid[t] = sid_index
             txn_gno[t] = np.int64(load_u64(buf, at + 17)) if kind == 33 else 0
             stamp = np.int64(load_u32(buf, start)) * 1000000
             if at + 49 <= stop and buf[at + 25] == 2:
@@ -460,13 +460,13 @@ def scan(
             for i in range(4):
                 source[i] = buf[at + 8 + i]
                 source[4 + i] = buf[start + 5 + i]
-            found = _find_sid(source, 0, sids, s)
+            sid_index = _find_sid(source, 0, sids, s)
             if buf[at + 12] & 0xC0:  # FL_PREPARED_XA, FL_COMPLETED_XA
                 s[S_POS] = behind
                 s[S_FILE_POS] = file_pos
                 return CODE_EVENT
             t = s[S_TXNS]
-            txn_sid[t] = found
+            txn_sid[t] = sid_index
             txn_gno[t] = np.int64(load_u64(buf, at))
             txn_ts[t] = np.int64(load_u32(buf, start)) * 1000000
             s[S_TS] = txn_ts[t]

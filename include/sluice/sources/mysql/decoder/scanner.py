@@ -207,8 +207,8 @@ class Scanner:
 
     def reached(self, stop: Position) -> bool:
         """Return True if everything before ``stop`` was read."""
-        number, wanted = split_file(self.file)[1], split_file(stop.file)[1]
-        return number > wanted or (number == wanted and int(self.s[sc.S_LAST_END]) >= stop.offset)
+        number, stop_number = split_file(self.file)[1], split_file(stop.file)[1]
+        return number > stop_number or (number == stop_number and int(self.s[sc.S_LAST_END]) >= stop.offset)
 
     def limit(self, *, max_changes: int, max_bytes: int, stop: Position | None) -> None:
         """Set where ``feed`` returns at the end of a transaction."""
@@ -231,8 +231,8 @@ class Scanner:
     def _set_stop(self) -> None:
         self.s[sc.S_STOP_POS] = _FAR
         if self._stop is not None:
-            here, there = split_file(self.file)[1], split_file(self._stop.file)[1]
-            self.s[sc.S_STOP_POS] = self._stop.offset if here == there else (_FAR if here < there else 0)
+            here, stop_number = split_file(self.file)[1], split_file(self._stop.file)[1]
+            self.s[sc.S_STOP_POS] = self._stop.offset if here == stop_number else (_FAR if here < stop_number else 0)
 
     def stop_at_end(self) -> None:
         """Make ``feed`` return at the next end of a transaction."""
@@ -539,23 +539,23 @@ class Scanner:
         while first and int(rev[sc.R_TXN, first - 1]) == here - 1:
             first -= 1
         begin = first
-        known = self._sealed_in != here
+        all_here = self._sealed_in != here
         if to_savepoint:
-            known = savepoint is not None and savepoint[:2] == (here, self._seals)
-            first = savepoint[2] if savepoint is not None and known else first
+            all_here = savepoint is not None and savepoint[:2] == (here, self._seals)
+            first = savepoint[2] if savepoint is not None and all_here else first
         plans = [self.slots.plans[int(slot)] for slot in {*rev[sc.R_SLOT, first:events].tolist()}]
-        if not known or not all(plan is not None and self._transactional(plan) for plan in plans):
+        if not all_here or not all(plan is not None and self._transactional(plan) for plan in plans):
             raise UnknownEvent(
                 "a transaction over engines with and without transactions was rolled back: which rows stayed cannot "
                 "be told from the log",
                 hint=f"use InnoDB for captured tables, or exclude the others; {AROUND}",
             )
         if first < events:
-            taken = int(s[sc.S_CHANGES]) - int(rev[sc.R_SEQ, first])
+            rolled_back = int(s[sc.S_CHANGES]) - int(rev[sc.R_SEQ, first])
             s[sc.S_CHANGES] = rev[sc.R_SEQ, first]
             s[sc.S_IMAGES] = rev[sc.R_IMAGE, first]
             s[sc.S_EVENTS] = first
-            self.skipped["rolled back"] = self.skipped.get("rolled back", 0) + taken
+            self.skipped["rolled back"] = self.skipped.get("rolled back", 0) + rolled_back
         if first == begin and self._sealed_in != here:
             s[sc.S_TXN_MARK] = 0
 
@@ -634,9 +634,9 @@ class Scanner:
         for piece in pieces:
             data = _bytes(rest + piece)
             end = len(data) - 16
-            whole = int(sc.whole_events(data, end))
-            rest = data[whole:end].tobytes()
-            limit = self._nested(data[: whole + 16], 16, first_row=row) or limit
+            complete_end = int(sc.whole_events(data, end))
+            rest = data[complete_end:end].tobytes()
+            limit = self._nested(data[: complete_end + 16], 16, first_row=row) or limit
             row = self._nested_rows
         if rest:
             raise DecodeError("a transaction payload ends inside an event")

@@ -115,11 +115,11 @@ class TableSlots:
 
     def _remember(self, table_id: int, slot: int) -> None:
         if self._count * 2 >= len(self.ids):
-            known = [(int(i), int(n)) for i, n in zip(self.ids, self.of_id, strict=True) if i >= 0]
+            entries = [(int(i), int(n)) for i, n in zip(self.ids, self.of_id, strict=True) if i >= 0]
             self.ids = np.full(2 * len(self.ids), -1, np.int64)
             self.of_id = np.full(len(self.ids), -1, np.int32)
             self._count = 0
-            for old_id, old_slot in known:
+            for old_id, old_slot in entries:
                 self._remember(old_id, old_slot)
         at = self._find(table_id)
         if self.ids[at] == -1:

@@ -52,8 +52,8 @@ class TransactionTable:
 
     def last_gtid(self) -> str | None:
         """Return the GTID of the last complete transaction, "" if it has none, None if no transaction was met."""
-        done = int(self._s[sc.S_DONE_TXNS])
-        return (self.gtid_of(done - 1) or "") if done else self._forgotten
+        complete = int(self._s[sc.S_DONE_TXNS])
+        return (self.gtid_of(complete - 1) or "") if complete else self._forgotten
 
     def texts(self, first: int, last: int) -> pa.Array:
         """Return the GTIDs of the transactions ``first`` to ``last`` (not included)."""
@@ -61,11 +61,11 @@ class TransactionTable:
 
     def harvest(self) -> None:
         """Put the GTIDs of complete transactions into the executed set."""
-        done = int(self._s[sc.S_DONE_TXNS])
-        if done <= self._harvested:
+        complete = int(self._s[sc.S_DONE_TXNS])
+        if complete <= self._harvested:
             return
-        sids, numbers = self.sid[self._harvested : done], self.gno[self._harvested : done]
-        self._harvested = done
+        sids, numbers = self.sid[self._harvested : complete], self.gno[self._harvested : complete]
+        self._harvested = complete
         names = self._names()
         if isinstance(self._executed, MariaDbGtidState):
             last = {}

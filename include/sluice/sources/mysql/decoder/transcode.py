@@ -93,12 +93,12 @@ def _check(charset: str, data: _Array, ends: _Array) -> None:
 def _by_codec(charset: str, data: _Array, ends: _Array) -> tuple[_Array, _Array]:
     raw, bounds = data.tobytes(), ends.tolist()
     try:
-        made = [decode_bytes(raw[a:b], charset).encode() for a, b in itertools.pairwise(bounds)]
+        encoded = [decode_bytes(raw[a:b], charset).encode() for a, b in itertools.pairwise(bounds)]
     except UnicodeError as error:
         raise DecodeError(f"a value is not valid {charset}: {error}") from error
     wide = np.zeros(len(ends), np.int64)
-    np.cumsum([len(m) for m in made], out=wide[1:])
-    return np.frombuffer(bytearray(b"".join(made)), np.uint8), wide
+    np.cumsum([len(m) for m in encoded], out=wide[1:])
+    return np.frombuffer(bytearray(b"".join(encoded)), np.uint8), wide
 
 
 def _no_character(charset: str, data: bytes) -> DecodeError:

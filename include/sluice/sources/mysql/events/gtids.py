@@ -87,8 +87,8 @@ class MariaDbGtidState:
 
     def of(self, domain: int) -> str:
         """Return the last GTID of a domain, "" if it has none."""
-        found = self._last.get(domain)
-        return f"{domain}-{found[0]}-{found[1]}" if found else ""
+        last = self._last.get(domain)
+        return f"{domain}-{last[0]}-{last[1]}" if last else ""
 
     def items(self) -> list[tuple[int, str]]:
         """Return (domain, its last GTID), by domain."""

@@ -51,7 +51,7 @@ EXPLICIT_TIMESTAMPS = 1 << 24
 
 def parse_status(data: bytes) -> SessionStatus:
     """Parse the status variables of a query event. What follows an unknown code is left unread: it cannot be framed."""
-    found: dict[int, bytes] = {}
+    variables: dict[int, bytes] = {}
     at = 0
     while at < len(data):
         code = data[at]
@@ -73,23 +73,23 @@ def parse_status(data: bytes) -> SessionStatus:
             size = _names(data, at)
         else:
             break
-        found[code] = data[at : at + size]
+        variables[code] = data[at : at + size]
         at += size
-    charsets = struct.unpack("<HHH", found[4]) if len(found.get(4, b"")) == 6 else None
+    charsets = struct.unpack("<HHH", variables[4]) if len(variables.get(4, b"")) == 6 else None
     return SessionStatus(
-        sql_mode=int.from_bytes(found.get(1, b""), "little"),
-        flags=int.from_bytes(found.get(0, b""), "little"),
+        sql_mode=int.from_bytes(variables.get(1, b""), "little"),
+        flags=int.from_bytes(variables.get(0, b""), "little"),
         client_collation=charsets[0] if charsets else None,
         server_collation=charsets[2] if charsets else None,
-        timestamps_explicit=bool(found[16][0]) if found.get(16) else None,
-        utf8mb4_collation=int.from_bytes(found[18], "little") if found.get(18) else None,
+        timestamps_explicit=bool(variables[16][0]) if variables.get(16) else None,
+        utf8mb4_collation=int.from_bytes(variables[18], "little") if variables.get(18) else None,
         connection_collation=charsets[1] if charsets else None,
-        time_zone=found[5][1:].decode("utf-8", "replace") if found.get(5) else None,
-        microseconds=int.from_bytes(found.get(13, b"") or found.get(128, b""), "little"),
-        lc_time_names=int.from_bytes(found[7], "little") if found.get(7) else None,
-        auto_increment=struct.unpack("<HH", found[3]) if len(found.get(3, b"")) == 4 else (1, 1),
-        alter_pending=bool(found.get(_ALTER_PHASE, b"\0")[0] & (_START | _ROLLBACK)),
-        default_collations=_pairs(found.get(_COLLATIONS, b"")),
+        time_zone=variables[5][1:].decode("utf-8", "replace") if variables.get(5) else None,
+        microseconds=int.from_bytes(variables.get(13, b"") or variables.get(128, b""), "little"),
+        lc_time_names=int.from_bytes(variables[7], "little") if variables.get(7) else None,
+        auto_increment=struct.unpack("<HH", variables[3]) if len(variables.get(3, b"")) == 4 else (1, 1),
+        alter_pending=bool(variables.get(_ALTER_PHASE, b"\0")[0] & (_START | _ROLLBACK)),
+        default_collations=_pairs(variables.get(_COLLATIONS, b"")),
     )
 
 

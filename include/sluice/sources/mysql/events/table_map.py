@@ -188,7 +188,7 @@ def _charsets(columns: list[MappedColumn], r: _Reader, *, default: bool) -> None
     for column in columns:
         column.collation = collation
     while r.left:
-        index, other = r.packed(), r.packed()
+        index, own_collation = r.packed(), r.packed()
         if index >= len(columns):
             raise DecodeError("a table map event names a character column that does not exist")
-        columns[index].collation = other
+        columns[index].collation = own_collation

@@ -48,12 +48,12 @@ def print_prepared(items: Iterable[Prepared]) -> str:
 
 def parse_prepared(text: str) -> list[Prepared]:
     """Parse the text of :func:`print_prepared`."""
-    found = []
+    prepared = []
     for part in text.split():
         xid, _, place = part.rpartition("@")
         file, _, offset = place.rpartition(":")
-        found.append(Prepared(xid, unquote(file), int(offset)))
-    return found
+        prepared.append(Prepared(xid, unquote(file), int(offset)))
+    return prepared
 
 
 def xid_text(format_id: int, gtrid: bytes, bqual: bytes) -> str:
@@ -94,8 +94,8 @@ class BufferedTransaction:
 class PreparedTransactions:
     """All prepared transactions as of the scanner's position, oldest first."""
 
-    def __init__(self, known: Iterable[Prepared], held_bytes: int = HELD_BYTES) -> None:
-        self._held = {item.xid: BufferedTransaction(item.file, item.offset, None) for item in known}
+    def __init__(self, prepared: Iterable[Prepared], held_bytes: int = HELD_BYTES) -> None:
+        self._held = {item.xid: BufferedTransaction(item.file, item.offset, None) for item in prepared}
         self._room = held_bytes
         self.open: BufferedTransaction | None = None
 
@@ -146,7 +146,7 @@ class PreparedTransactions:
 
     def list(self) -> list[Prepared]:
         """Return the transactions that are prepared now."""
-        return [Prepared(xid, held.file, held.offset) for xid, held in self._held.items()]
+        return [Prepared(xid, transaction.file, transaction.offset) for xid, transaction in self._held.items()]
 
     def _drop(self, held_transaction: BufferedTransaction) -> None:
         self._room += held_transaction.size

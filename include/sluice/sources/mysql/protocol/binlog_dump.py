@@ -56,7 +56,7 @@ class PrefetchedLogin:
 
 def _hang_up(future: Future[Any] | None) -> None:
     if future is not None:
-        future.add_done_callback(lambda one: None if one.exception() else one.result().close())
+        future.add_done_callback(lambda finished: None if finished.exception() else finished.result().close())
 
 
 class BinlogDump:
@@ -104,10 +104,10 @@ class BinlogDump:
     def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
         """See :meth:`sluice.sources.mysql.protocol.socket_reader.SocketReader.receive`."""
         if self._given_back:
-            taken = self._given_back[: len(buffer) - at]
-            self._given_back = self._given_back[len(taken) :]
-            buffer[at : at + len(taken)] = np.frombuffer(taken, np.uint8)
-            return len(taken)
+            returned_bytes = self._given_back[: len(buffer) - at]
+            self._given_back = self._given_back[len(returned_bytes) :]
+            buffer[at : at + len(returned_bytes)] = np.frombuffer(returned_bytes, np.uint8)
+            return len(returned_bytes)
         return self._wire.receive(buffer, at, timeout_s, enough)
 
     def give_back(self, data: bytes) -> None:

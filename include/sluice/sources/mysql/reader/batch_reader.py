@@ -115,16 +115,16 @@ def capture(
             stream = BinlogDump(
                 endpoint, server_id=reading.server_id, start=ahead.last, mariadb=mariadb, login=opened.login
             )
-        kept = False
+        keeps_stream = False
         try:
             result = session.run(stream, start, tell)
             if opened.keep is not None:
                 session.leave(stream)
                 opened.keep(stream, result.last)
-                kept = True
+                keeps_stream = True
             return result
         finally:
-            if not kept:
+            if not keeps_stream:
                 stream.close()
             session.close()
 

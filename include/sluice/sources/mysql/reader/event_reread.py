@@ -138,9 +138,9 @@ def reread(
     near = expected.file == start.file and 0 < start.offset - expected.offset <= READ_AGAIN_BYTES + 2**16
     from_there = replace(start, file=expected.file, offset=expected.offset, last_event=None)
     stream = BinlogDump(endpoint, server_id=server_id, start=from_there, mariadb=mariadb, login=login)
-    found: str | None = None
+    actual: str | None = None
     try:
-        found, left = _compare(stream, from_there, expected, start.offset if near else None)
+        actual, rest = _compare(stream, from_there, expected, start.offset if near else None)
     except _NoSuchFile as error:
         stream.close()
         if expected.file == start.file:
@@ -153,13 +153,13 @@ def reread(
     except BaseException:
         stream.close()
         raise
-    if found is not None:
+    if actual is not None:
         stream.close()
-        raise _another_log(endpoint, start, expected, found, server_id=server_id, mariadb=mariadb)
+        raise _another_log(endpoint, start, expected, actual, server_id=server_id, mariadb=mariadb)
     if not near:
         stream.close()
         return None
-    stream.give_back(left)
+    stream.give_back(rest)
     return stream
 
 
@@ -183,12 +183,12 @@ def _compare(stream: BinlogDump, start: Position, expected: LastEvent, until: in
     The latter begins with its format event.
     """
     packets = _Packets(stream, start)
-    kept = b""
+    format_packets = b""
     met = False
     try:
         for event in packets:
             if not event.of_the_file:
-                kept += event.packet if event.body[4] == _FORMAT else b""
+                format_packets += event.packet if event.body[4] == _FORMAT else b""
                 continue
             if not met:
                 same = (event.size, zlib.crc32(event.body), event.body[4]) == (
@@ -200,7 +200,7 @@ def _compare(stream: BinlogDump, start: Position, expected: LastEvent, until: in
                     return _described(event), b""
                 met = True
             if until is None or event.end == until & 0xFFFFFFFF:
-                return None, kept + packets.rest
+                return None, format_packets + packets.rest
             if event.end > until:
                 return f"an event that ends at {event.end}", b""
         return ("a log that ends before it" if not met else f"no event that ends at {until}"), b""
@@ -227,20 +227,20 @@ def _time(seconds: int) -> str:
 
 
 def _another_log(
-    endpoint: Endpoint, start: Position, expected: LastEvent, found: str, *, server_id: int, mariadb: bool
+    endpoint: Endpoint, start: Position, expected: LastEvent, actual: str, *, server_id: int, mariadb: bool
 ) -> LostPosition:
     """Return the error, with what can be found out about its cause."""
     name = ev.NAMES.get(expected.kind, f"kind {expected.kind}")
     gtid = f", GTID {expected.gtid}" if expected.gtid else ""
-    there, why = "", "its log was reset, or the server was restored from a backup or set up anew"
+    gtid_before, why = "", "its log was reset, or the server was restored from a backup or set up anew"
     with suppress(SluiceError, ValueError, _NoSuchFile):
-        there = _gtid_before(endpoint, expected, start, server_id=server_id, mariadb=mariadb)
+        gtid_before = _gtid_before(endpoint, expected, start, server_id=server_id, mariadb=mariadb)
     with suppress(SluiceError, ValueError, _NoSuchFile):
         why = _how(endpoint, expected, start, server_id=server_id, mariadb=mariadb)
     return LostPosition(
         f"the log of this server is not the one that was captured up to {start}: at {expected} stood {name} of "
         f"{expected.size} bytes, "
-        f"{_time(expected.time_s)}, CRC32 {expected.checksum:#010x}{gtid}; now there is {found}{there}. "
+        f"{_time(expected.time_s)}, CRC32 {expected.checksum:#010x}{gtid}; now there is {actual}{gtid_before}. "
         f"{why[0].upper()}{why[1:]}. Rows that were captured may not exist there any more, and others were written "
         "since",
         where=str(start),

@@ -67,10 +67,10 @@ class ScannerFeed:
 
         Returns the bytes that the event at hand takes, if known.
         """
-        left = self._end - self._used
-        if self._used and (left <= _MOVED_BYTES or self._end + 2**20 > len(self._buffer) - _SPARE):
-            self._buffer[:left] = self._buffer[self._used : self._end]
-            self._used, self._end = 0, left
+        unread = self._end - self._used
+        if self._used and (unread <= _MOVED_BYTES or self._end + 2**20 > len(self._buffer) - _SPARE):
+            self._buffer[:unread] = self._buffer[self._used : self._end]
+            self._used, self._end = 0, unread
         need = bytes_of_next(self._buffer, self._end, self._used)
         if need > self._max_event_bytes:
             raise self._scanner.refused(
@@ -81,8 +81,8 @@ class ScannerFeed:
             )
         if need + _SPARE > len(self._buffer):
             grown = np.zeros(need + 2**20 + _SPARE, np.uint8)
-            grown[:left] = self._buffer[self._used : self._end]
-            self._buffer, self._used, self._end = grown, 0, left
-        elif not left and len(self._buffer) > _BUFFER_BYTES + _SPARE and not need:
+            grown[:unread] = self._buffer[self._used : self._end]
+            self._buffer, self._used, self._end = grown, 0, unread
+        elif not unread and len(self._buffer) > _BUFFER_BYTES + _SPARE and not need:
             self._buffer = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
         return need

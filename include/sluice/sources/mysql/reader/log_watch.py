@@ -207,9 +207,9 @@ class LogWatch:
                 continue
             data = memoryview(self._buffer)[:count]  # type: ignore[arg-type]
             if self._skip:  # the rest of an event that is of no interest
-                taken = min(self._skip, count)
-                self._skip -= taken
-                data = data[taken:]
+                skipped = min(self._skip, count)
+                self._skip -= skipped
+                data = data[skipped:]
             self._data += data
             self._packets()
 

@@ -99,7 +99,7 @@ def closed_pieces(
     if start.file not in sizes or start.prepared:
         return []
     last = split_file(stop_at.file)[1] if stop_at else split_file(names[-1])[1]
-    known = "" if is_mariadb(start.server_uuid) else start.gtid_set  # MariaDB's is a last number, not a set
+    gtid_set = "" if is_mariadb(start.server_uuid) else start.gtid_set  # MariaDB's is a last number, not a set
     pieces: list[BinlogRange] = []
     total = size = 0
     place = begin = start
@@ -107,12 +107,12 @@ def closed_pieces(
         number = split_file(name)[1]
         if number < split_file(start.file)[1] or number >= last:
             continue
-        taken = max(sizes[name] - place.offset, 0)
-        total += taken
+        readable = max(sizes[name] - place.offset, 0)
+        total += readable
         if total >= max_bytes or number + 1 != split_file(following)[1]:
             break
-        size += taken
-        place = Position(start.server_uuid, following, 4, known)
+        size += readable
+        place = Position(start.server_uuid, following, 4, gtid_set)
         if size >= piece_bytes:
             pieces.append(BinlogRange(len(pieces), begin, place, size))
             begin, size = place, 0
@@ -152,7 +152,7 @@ def read_pieces(
     with ThreadPoolExecutor(readers, thread_name_prefix="reader") as pool:
         try:
             while True:
-                barrier = min((number for number, whole in ended.items() if not whole), default=len(pieces))
+                barrier = min((number for number, complete in ended.items() if not complete), default=len(pieces))
                 while free and waiting and waiting[0].number < barrier and (not readings or seen() < max_changes):
                     piece, slot = waiting.pop(0), free.pop()
                     reading = readings[piece.number] = make(piece, slot)

@@ -66,8 +66,8 @@ def _lacks(connection: Any, info: ServerInfo, at: Position) -> str:
     """Return the transactions of ``at`` that the server has not executed, "" for none."""
     if info.is_mariadb:
         return _lacks_mariadb(connection, info, at)
-    found = rows_of(connection, "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (at.gtid_set,))[0][0]
-    return str(found or "").replace("\n", "")
+    missing = rows_of(connection, "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (at.gtid_set,))[0][0]
+    return str(missing or "").replace("\n", "")
 
 
 def _never_logged(connection: Any, info: ServerInfo, at: Position) -> str:
@@ -77,8 +77,8 @@ def _never_logged(connection: Any, info: ServerInfo, at: Position) -> str:
     """
     if info.is_mariadb:
         return ""
-    found = rows_of(connection, "SELECT GTID_SUBTRACT(@@GLOBAL.gtid_purged, %s)", (at.gtid_set,))[0][0]
-    return str(found or "").replace("\n", "")
+    purged = rows_of(connection, "SELECT GTID_SUBTRACT(@@GLOBAL.gtid_purged, %s)", (at.gtid_set,))[0][0]
+    return str(purged or "").replace("\n", "")
 
 
 def _lacks_mariadb(connection: Any, info: ServerInfo, at: Position) -> str:
@@ -89,20 +89,20 @@ def _lacks_mariadb(connection: Any, info: ServerInfo, at: Position) -> str:
     here = MariaDbGtidState(str(rows_of(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
     wanted_state = MariaDbGtidState(at.gtid_set)
     behind = [
-        f"{one} (it is at {here.of(domain) or 'none'})"
-        for domain, one in wanted_state.items()
-        if not here.reaches(MariaDbGtidState(one))
+        f"{gtid} (it is at {here.of(domain) or 'none'})"
+        for domain, gtid in wanted_state.items()
+        if not here.reaches(MariaDbGtidState(gtid))
     ]
     if behind:
-        return ", ".join(f"those up to {one}" for one in behind)
-    left = {one for domain, one in wanted_state.items() if here.of(domain) != one}
+        return ", ".join(f"those up to {gtid}" for gtid in behind)
+    unseen = {gtid for domain, gtid in wanted_state.items() if here.of(domain) != gtid}
     for name, _ in reversed(info.binary_logs):
-        if not left:
+        if not unseen:
             break
         for _, kind, text in events_of(connection, name):
             words = set(text.replace(",", " ").replace("[", " ").replace("]", " ").split())
             if kind.lower() in {"gtid", "gtid_list"}:
-                left -= words
+                unseen -= words
     return ", ".join(
-        f"{one} (another transaction has its number, or the log up to it was purged)" for one in sorted(left)
+        f"{gtid} (another transaction has its number, or the log up to it was purged)" for gtid in sorted(unseen)
     )

@@ -106,30 +106,33 @@ def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Posi
     return _at(info, file, offset)
 
 
-def after_gtids(connection: Any, info: ServerInfo, done: str) -> Position:
-    """Return the first transaction that is not in ``done``. The server compares the sets; it knows tags and domains."""
+def after_gtids(connection: Any, info: ServerInfo, executed: str) -> Position:
+    """Return the first transaction that is not in ``executed``.
+
+    The server compares the sets; it knows tags and domains.
+    """
     if info.is_mariadb:
         try:
             rows = rows_of(
-                connection, "SELECT 1 WHERE %s REGEXP '^[0-9]+-[0-9]+-[0-9]+(,[0-9]+-[0-9]+-[0-9]+)*$'", (done,)
+                connection, "SELECT 1 WHERE %s REGEXP '^[0-9]+-[0-9]+-[0-9]+(,[0-9]+-[0-9]+-[0-9]+)*$'", (executed,)
             )
         except pymysql.err.Error:
             rows = []
         if not rows:
             raise ConfigError(
-                f"{done!r} is not a MariaDB GTID position", hint="write domain-server-sequence, e.g. 0-1-100"
+                f"{executed!r} is not a MariaDB GTID position", hint="write domain-server-sequence, e.g. 0-1-100"
             )
-        return _scan_mariadb(connection, info, done)
+        return _scan_mariadb(connection, info, executed)
     try:
-        rows_of(connection, "SELECT GTID_SUBSET('', %s)", (done,))
+        rows_of(connection, "SELECT GTID_SUBSET('', %s)", (executed,))
     except pymysql.err.Error as error:
         raise ConfigError(
-            f"{done!r} is not a GTID set", hint="write uuid:1-100, as SHOW BINARY LOG STATUS prints it"
+            f"{executed!r} is not a GTID set", hint="write uuid:1-100, as SHOW BINARY LOG STATUS prints it"
         ) from error
     candidate: str | None = None
     for name, _ in reversed(info.binary_logs):
         before = _previous_gtids(connection, name)
-        if rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (before, done))[0][0]:
+        if rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (before, executed))[0][0]:
             candidate = name
             break
     if candidate is None:
@@ -141,13 +144,13 @@ def after_gtids(connection: Any, info: ServerInfo, done: str) -> Position:
         for offset, kind, text in events_of(connection, name):
             if kind.lower() == "gtid":
                 gtid = text.split("'")[1] if "'" in text else text
-                if not rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (gtid, done))[0][0]:
+                if not rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (gtid, executed))[0][0]:
                     return _at(info, name, offset)
     return info.head
 
 
-def _scan_mariadb(connection: Any, info: ServerInfo, done: str) -> Position:
-    reached = {next(iter(part.split("-")[:1])): int(part.split("-")[2]) for part in done.split(",")}
+def _scan_mariadb(connection: Any, info: ServerInfo, executed: str) -> Position:
+    reached = {next(iter(part.split("-")[:1])): int(part.split("-")[2]) for part in executed.split(",")}
     for name, _ in info.binary_logs:
         for offset, kind, text in events_of(connection, name):
             if kind == "Gtid":

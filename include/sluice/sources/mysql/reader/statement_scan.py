@@ -36,8 +36,8 @@ def statements_between(
     if not stop.follows(start):
         return
 
-    def see(found: LoggedStatement) -> bool:
-        statement(found)
+    def see(logged: LoggedStatement) -> bool:
+        statement(logged)
         return False
 
     mariadb = is_mariadb(start.server_uuid)

@@ -97,9 +97,9 @@ def compile_kernels() -> None:
     ends = np.zeros(2, np.int64)
     some = np.zeros(16, np.uint8)
     to_utf8("latin1", some, ends)
-    one, valid = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-    column_kernels.fill_padded(some, one, one, 1, 4, ends, some.copy(), valid)
-    one[0], valid[0] = 1, 1
+    one_cell, valid = np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    column_kernels.fill_padded(some, one_cell, one_cell, 1, 4, ends, some.copy(), valid)
+    one_cell[0], valid[0] = 1, 1
     json_text.json_texts(np.frombuffer(bytearray(b"\x0b" + bytes(8)), np.uint8), np.array([0, 9]), valid)
     assert parse_table_map(table).named
     assert pa.__version__

@@ -57,22 +57,22 @@ class PreparedReader:
 
         ``before``: a position after its prepare.
         """
-        found = place or self._find(xid, before)
-        if found is None:
+        prepared = place or self._find(xid, before)
+        if prepared is None:
             raise LostPosition(
                 f"the XA transaction {xid} commits, but its rows are not in the log: they were written before the "
                 "oldest file",
                 hint=AROUND,
             )
-        _log.info("xa_rows_found", xid=xid, file=found.file, offset=found.offset)
-        return self._read(found, before.at(file=found.file, offset=found.offset))
+        _log.info("xa_rows_found", xid=xid, file=prepared.file, offset=prepared.offset)
+        return self._read(prepared, before.at(file=prepared.file, offset=prepared.offset))
 
-    def _read(self, wanted: xa.Prepared, start: Position) -> Iterator[bytes]:
+    def _read(self, prepared: xa.Prepared, start: Position) -> Iterator[bytes]:
         if start.offset > _LAST_ADDRESSABLE:
-            raise LostPosition(f"the rows of XA transaction {wanted.xid} stand beyond 4 GiB in {wanted.file}")
+            raise LostPosition(f"the rows of XA transaction {prepared.xid} stand beyond 4 GiB in {prepared.file}")
         piece: list[bytes] = []
         size = 0
-        for event in self._events(start, wanted):
+        for event in self._events(start, prepared):
             if event[4] == 38:
                 break
             piece.append(event)
@@ -82,7 +82,7 @@ class PreparedReader:
                 piece, size = [], 0
         yield b"".join(piece)
 
-    def _events(self, start: Position, wanted: xa.Prepared) -> Iterator[bytes]:
+    def _events(self, start: Position, prepared: xa.Prepared) -> Iterator[bytes]:
         """Yield rows, table maps and the final XA prepare (kind 38) of the transaction that begins at ``start``."""
         inside = False
         for event in self._log(start):
@@ -93,15 +93,15 @@ class PreparedReader:
                 nested = [ev.parse_rows_compressed(event)]
             else:
                 nested = [event]
-            for one in nested:
-                kind = one[4]
+            for inner_event in nested:
+                kind = inner_event[4]
                 if not inside:
-                    xid = _begins(one)
-                    if xid is not None and xid != wanted.xid:
-                        raise DecodeError(f"the XA transaction {wanted.xid} is not at {start}; {xid} is")
+                    xid = _begins(inner_event)
+                    if xid is not None and xid != prepared.xid:
+                        raise DecodeError(f"the XA transaction {prepared.xid} is not at {start}; {xid} is")
                     inside = xid is not None
                 elif kind in _ROWS or kind == 38:
-                    yield one
+                    yield inner_event
                     if kind == 38:
                         return
 

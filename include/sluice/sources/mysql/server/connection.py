@@ -60,23 +60,23 @@ def source_errors(endpoint: Endpoint, doing: str, *, login: bool = False) -> Ite
         yield
     except pymysql.err.MySQLError as error:
         code = error.args[0] if error.args else 0
-        said = server_words(error)
+        words = server_words(error)
         where = f"connection {endpoint.connection_id}, {endpoint.address}"
         if isinstance(error, AccessDenied):
             raise PreflightError(
-                f"{doing}: the server refuses it to user {endpoint.user!r}: {said} ({code})",
+                f"{doing}: the server refuses it to user {endpoint.user!r}: {words} ({code})",
                 where=where,
                 hint=error.hint,
             ) from error
         if code in _LOGIN_ERRORS:
             raise ConfigError(
-                f"{doing}: the server refuses user {endpoint.user!r}: {said}",
+                f"{doing}: the server refuses user {endpoint.user!r}: {words}",
                 where=where,
                 hint=f"fix login or password of the connection {endpoint.connection_id}",
             ) from error
         if isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError):
-            raise SourceUnavailable(f"{doing}: {said} ({code})", where=where) from error
-        raise PreflightError(f"{doing}: the server says: {said} ({code})", where=where) from error
+            raise SourceUnavailable(f"{doing}: {words} ({code})", where=where) from error
+        raise PreflightError(f"{doing}: the server says: {words} ({code})", where=where) from error
     except (OSError, ValueError, RuntimeError) as error:
         where = f"connection {endpoint.connection_id}, {endpoint.address}"
         if login and isinstance(
@@ -270,14 +270,14 @@ def server_info(connection: MySQLConnection) -> ServerInfo:
     ignore_db: tuple[str, ...] = ()
     if variables.get("log_bin", "").upper() in {"ON", "1"}:
         ends = "SHOW MASTER STATUS" if mariadb or numbers < (8, 2) else "SHOW BINARY LOG STATUS"
-        status, found = connection.ask_all([ends, "SHOW BINARY LOGS"])
+        status, log_rows = connection.ask_all([ends, "SHOW BINARY LOGS"])
         if status:
             executed = (
                 variables.get("gtid_binlog_pos", "") if mariadb else (str(status[0][4]) if len(status[0]) > 4 else "")
             )
             do_db, ignore_db = (tuple(filter(None, str(text or "").split(","))) for text in status[0][2:4])
             head = Position(uuid, str(status[0][0]), int(status[0][1]), executed.replace("\n", ""))
-        logs = tuple((str(row[0]), int(row[1])) for row in found)
+        logs = tuple((str(row[0]), int(row[1])) for row in log_rows)
     dialect = MARIADB if mariadb else MYSQL
     return ServerInfo(
         dialect=dialect,

@@ -14,16 +14,18 @@ _ASKED_AT_ONCE = 500
 
 
 def same_keys(
-    connection: Any, fields: Sequence[pa.Field], asked: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]]
+    connection: Any,
+    fields: Sequence[pa.Field],
+    questions: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]],
 ) -> Iterator[tuple[int, bool]]:
     """Yield (number, is_same) for each (number, key, others): whether ``key`` equals one of ``others`` in its texts."""
     texts = [i for i, field in enumerate(fields) if pa.types.is_string(field.type)]
-    for number, one, those in asked:
-        mine = "(" + ", ".join(_literal(fields[i], one[i]) for i in texts) + ")"
-        for start in range(0, len(those), _ASKED_AT_ONCE):
-            some = those[start : start + _ASKED_AT_ONCE]
+    for number, key, others in questions:
+        own_key = "(" + ", ".join(_literal(fields[i], key[i]) for i in texts) + ")"
+        for start in range(0, len(others), _ASKED_AT_ONCE):
+            some = others[start : start + _ASKED_AT_ONCE]
             keys = ", ".join("(" + ", ".join(_literal(fields[i], k[i]) for i in texts) + ")" for k in some)
-            answer = rows_of(connection, f"SELECT {mine} IN ({keys})")
+            answer = rows_of(connection, f"SELECT {own_key} IN ({keys})")
             yield number, bool(answer and answer[0][0])
 
 

@@ -125,25 +125,25 @@ def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Findi
     return []
 
 
-def _contains(mariadb: bool, have: str, wanted: str) -> bool:
+def _contains(mariadb: bool, have: str, gtids: str) -> bool:
     if mariadb:
-        return MariaDbGtidState(have).reaches(MariaDbGtidState(wanted))
-    return GtidSet(have).contains(GtidSet(wanted))
+        return MariaDbGtidState(have).reaches(MariaDbGtidState(gtids))
+    return GtidSet(have).contains(GtidSet(gtids))
 
 
 def _prepared(info: ServerInfo, cursor: Position) -> list[Finding]:
     """Check that the log still has the rows of prepared XA transactions, which are read when they commit."""
     names = [name for name, _ in info.binary_logs]
     for item in parse_prepared(cursor.prepared):
-        gone = item.file not in names
-        if gone or (item.file == names[0] and len(names) > 1):
+        purged = item.file not in names
+        if purged or (item.file == names[0] and len(names) > 1):
             return [
                 Finding(
                     "warning",
                     "prepared XA transaction",
                     item.xid,
                     f"its rows stand in {item.file}, "
-                    + ("which is gone" if gone else "the oldest file left: once it is purged they are lost"),
+                    + ("which is gone" if purged else "the oldest file left: once it is purged they are lost"),
                     "commit it or roll it back (XA RECOVER lists it)",
                 )
             ]

@@ -84,10 +84,10 @@ def preflight(
 
 def _of_engines(connection: Any, engines: tuple[str, ...]) -> list[tuple[TableId, str]]:
     """Return every table of these engines, with its engine, by one query."""
-    asked = "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE ENGINE IN %s"
+    query = "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE ENGINE IN %s"
     return [
         (TableId(str(schema), str(name)), str(engine))
-        for schema, name, engine in rows_of(connection, asked, (engines,))
+        for schema, name, engine in rows_of(connection, query, (engines,))
     ]
 
 
@@ -266,8 +266,8 @@ def _filters(connection: Any, info: ServerInfo, selection: Selection) -> list[Fi
     tables = rows_of(
         connection, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
     )
-    wanted = {str(schema) for schema, table in tables if selection.wants(TableId(str(schema), str(table)))}
-    lost = info.not_logged(wanted)
+    schemas = {str(schema) for schema, table in tables if selection.wants(TableId(str(schema), str(table)))}
+    lost = info.not_logged(schemas)
     if not lost:
         return []
     setting, value = info.log_filter

@@ -67,27 +67,27 @@ def replication_findings(connection: Any, info: ServerInfo, selection: Selection
     status = _status(connection, info)
     settings = _settings(connection)
     filters = list(dict.fromkeys([*_of_status(status), *_of_tables(connection, info), *_of_settings(settings)]))
-    found = []
-    for name in dict.fromkeys(one.setting for one in filters):
-        hit = [one for one in filters if one.setting == name and not one.spares(selection)]
+    findings = []
+    for name in dict.fromkeys(rule.setting for rule in filters):
+        hit = [rule for rule in filters if rule.setting == name and not rule.spares(selection)]
         if hit:
-            channels = sorted({one.channel for one in hit if one.channel})
+            channels = sorted({rule.channel for rule in hit if rule.channel})
             named = f" of channel {', '.join(channels)}" if channels else ""
-            found.append(
+            findings.append(
                 Finding(
                     "error",
                     name,
-                    ",".join(dict.fromkeys(one.value for one in hit)),
+                    ",".join(dict.fromkeys(rule.value for rule in hit)),
                     f"this replica leaves out changes of its own source{named}, captured tables among them: rows are "
                     "missing here, and its GTIDs do not show it",
                     f"{_REFUSE}; then remove the filter",
                 )
             )
-    return found + _errors_skipped(settings) + _late(status)
+    return findings + _errors_skipped(settings) + _late(status)
 
 
 def _errors_skipped(settings: dict[str, str]) -> list[Finding]:
-    found = []
+    findings = []
     for name in _SKIPS:
         value = settings.get(name, "").upper()
         if value not in {"", "OFF", "NONE"}:
@@ -95,7 +95,7 @@ def _errors_skipped(settings: dict[str, str]) -> list[Finding]:
                 "this replica goes on after errors, without the changes that failed: rows may be missing here, and "
                 "its GTIDs do not show it"
             )
-            found.append(Finding("error", name, value, why, f"{_REFUSE}; then start it with {name}=OFF"))
+            findings.append(Finding("error", name, value, why, f"{_REFUSE}; then start it with {name}=OFF"))
             break
     for name in _FORGIVES:
         if settings.get(name, "").upper() == "IDEMPOTENT":
@@ -103,13 +103,13 @@ def _errors_skipped(settings: dict[str, str]) -> list[Finding]:
                 "this replica goes on where a row that it should change is missing, or one that it should insert is "
                 "there"
             )
-            found.append(Finding("warning", name, "IDEMPOTENT", why, f"SET GLOBAL {name} = 'STRICT'"))
+            findings.append(Finding("warning", name, "IDEMPOTENT", why, f"SET GLOBAL {name} = 'STRICT'"))
             break
     value = settings.get(_MARKED, "").upper()
     if value not in {"", "REPLICATE"}:
         why = "changes that a session of its source marked with @@skip_replication are missing here"
-        found.append(Finding("error", _MARKED, value, why, f"{_REFUSE}; then SET GLOBAL {_MARKED} = 'REPLICATE'"))
-    return found
+        findings.append(Finding("error", _MARKED, value, why, f"{_REFUSE}; then SET GLOBAL {_MARKED} = 'REPLICATE'"))
+    return findings
 
 
 def _late(status: list[dict[str, str]]) -> list[Finding]:
@@ -149,8 +149,8 @@ def _status(connection: Any, info: ServerInfo) -> list[dict[str, str]]:
 
 def _settings(connection: Any) -> dict[str, str]:
     names = ",".join(f"'{name}'" for name in (*_FILTERS, *_SKIPS, *_FORGIVES, _MARKED))
-    asked = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
-    return {str(name).lower(): str(value or "") for name, value in rows_of(connection, asked)}
+    query = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
+    return {str(name).lower(): str(value or "") for name, value in rows_of(connection, query)}
 
 
 def _of_status(status: list[dict[str, str]]) -> Iterator[_Filter]:
@@ -177,8 +177,8 @@ def _of_tables(connection: Any, info: ServerInfo) -> Iterator[_Filter]:
         ("replication_applier_filters", "CHANNEL_NAME"),
     ):
         try:
-            asked = f"SELECT FILTER_NAME, FILTER_RULE, {channel} FROM performance_schema.{table}"  # noqa: S608 - names above
-            rows = rows_of(connection, asked)
+            query = f"SELECT FILTER_NAME, FILTER_RULE, {channel} FROM performance_schema.{table}"  # noqa: S608 - names above
+            rows = rows_of(connection, query)
         except pymysql.err.MySQLError as error:
             if error.args and error.args[0] in {*_NOT_ALLOWED, ER.NO_SUCH_TABLE}:
                 continue  # SHOW REPLICA STATUS says the same of every channel
@@ -193,16 +193,16 @@ def _listed(text: str) -> list[str]:
     if text in {"", "None"}:
         return []
     pairs = re.findall(r"\([^)]*\)", text)
-    found = pairs or [part.strip() for part in text.split(",")]
-    return [part.replace("`", "") for part in found if part not in {"", "0"}]
+    rules = pairs or [part.strip() for part in text.split(",")]
+    return [part.replace("`", "") for part in rules if part not in {"", "0"}]
 
 
 def _literal_start(pattern: str) -> str:
     """Return what every name that a wildcard pattern fits begins with."""
-    found = []
+    characters = []
     rest = iter(pattern)
     for char in rest:
         if char in "%_":
             break
-        found.append(next(rest, "") if char == "\\" else char)
-    return "".join(found)
+        characters.append(next(rest, "") if char == "\\" else char)
+    return "".join(characters)

@@ -73,4 +73,4 @@ def _beside(server_id: int, number: int) -> int:
     """Return one of a run of ids in 2^31..2^32-2 that does not contain ``server_id``."""
     begin = zlib.crc32(f"{server_id}".encode())
     ids = (_FIRST + (begin + place) % _COUNT for place in range(_READERS + MOST_READERS + 3))
-    return [found for found in ids if found != server_id][number]
+    return [candidate for candidate in ids if candidate != server_id][number]

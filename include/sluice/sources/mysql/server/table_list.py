@@ -80,7 +80,7 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
     for schema, name, index, column, nullable, prefix in rows_of(connection, _UNIQUE):
         uniques[TableId(str(schema), str(name))][str(index)].append((str(column or ""), int(prefix or 0)))
         keys[TableId(str(schema), str(name))][str(index)].append((str(column or ""), str(nullable).upper() == "YES"))
-    found = []
+    tables = []
     for schema, name, count, size in rows_of(connection, _TABLES):
         table = TableId(str(schema), str(name))
         if not wants(table):
@@ -92,7 +92,7 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
             for index, parts in indexes.items()
             if index != "PRIMARY" and all(column and not nullable for column, nullable in parts)
         ]
-        found.append(
+        tables.append(
             SourceTable(
                 TableSchema(table, tuple(columns[table]), primary),
                 int(count),
@@ -102,8 +102,8 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
                 unique=tuple(tuple(parts) for parts in uniques[table].values()),
             )
         )
-    now = estimates(connection, [table.id for table in found])
-    return [replace(table, rows=now.get(table.id, table.rows)) for table in found]
+    now = estimates(connection, [table.id for table in tables])
+    return [replace(table, rows=now.get(table.id, table.rows)) for table in tables]
 
 
 def _with_exact_labels(connection: Any, table: TableId, column: Column) -> Column:
@@ -126,16 +126,16 @@ _LITERAL = r"'(?:[^'\\]|''|\\.)*'"
 def _with_labels(connection: Any, table: TableId, sql: str) -> str:
     """SHOW CREATE TABLE with the characters in labels that it does not print."""
     for name, family, column_type, charset in rows_of(connection, _LABELLED, (table.schema, table.table)):
-        kind, shown = str(family).lower(), type_text(column_type, str(name), table)
-        labels = labels_of(shown)
+        kind, printed_type = str(family).lower(), type_text(column_type, str(name), table)
+        labels = labels_of(printed_type)
         if not may_hide(labels, charset):
             continue
         with suppress(UnsupportedType):
             exact = exact_labels(lambda query: rows_of(connection, query), table, str(name), kind, labels, charset)
             head = f"  {quoted(str(name))} "
             lines = [
-                head + declared(kind, exact) + _with_default(line[len(head + shown) :], exact)
-                if line.startswith(head + shown)
+                head + declared(kind, exact) + _with_default(line[len(head + printed_type) :], exact)
+                if line.startswith(head + printed_type)
                 else line
                 for line in sql.split("\n")
             ]
@@ -147,8 +147,8 @@ def _with_default(rest: str, labels: Sequence[str]) -> str:
     """Return what follows a column's type, with the label that its default is, if only one is printed so."""
 
     def spelled(match: re.Match[str]) -> str:
-        (shown,) = labels_of(f"enum({match[1]})")
-        meant_labels = [label for label in labels if printed(label) == shown]
+        (printed_label,) = labels_of(f"enum({match[1]})")
+        meant_labels = [label for label in labels if printed(label) == printed_label]
         return f" DEFAULT {declared('', meant_labels)[1:-1]}" if len(meant_labels) == 1 else match[0]
 
     return re.sub(rf" DEFAULT ({_LITERAL})", spelled, rest, count=1)

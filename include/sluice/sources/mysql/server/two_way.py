@@ -31,8 +31,8 @@ def numbering(connection: Any) -> tuple[int, int]:
 def _marks_left_out(connection: Any, info: ServerInfo) -> list[Finding]:
     if info.log_filter is None:
         return []
-    asked = "SELECT TABLE_SCHEMA FROM information_schema.TABLES WHERE TABLE_NAME = %s"
-    lost = info.not_logged(str(row[0]) for row in rows_of(connection, asked, (TABLE,)))
+    query = "SELECT TABLE_SCHEMA FROM information_schema.TABLES WHERE TABLE_NAME = %s"
+    lost = info.not_logged(str(row[0]) for row in rows_of(connection, query, (TABLE,)))
     if not lost:
         return []
     setting, value = info.log_filter
@@ -52,11 +52,11 @@ def _marks_left_out(connection: Any, info: ServerInfo) -> list[Finding]:
 def _same_numbers(connection: Any, selection: Selection) -> list[Finding]:
     if numbering(connection)[0] > 1:
         return []
-    asked = (
+    query = (
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE EXTRA LIKE '%auto_increment%' "
         f"AND {NOT_OF_THE_SYSTEM}"
     )
-    tables = _wanted(rows_of(connection, asked), selection)
+    tables = _wanted(rows_of(connection, query), selection)
     if not tables:
         return []
     return [
@@ -73,11 +73,11 @@ def _same_numbers(connection: Any, selection: Selection) -> list[Finding]:
 
 def unique_keys(connection: Any, selection: Selection) -> list[Finding]:
     """Report unique values that two rows may claim, for a person who asks: it cannot be changed."""
-    asked = (
+    query = (
         "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS "
         f"WHERE NON_UNIQUE = 0 AND INDEX_NAME <> 'PRIMARY' AND {NOT_OF_THE_SYSTEM}"
     )
-    tables = _wanted(rows_of(connection, asked), selection)
+    tables = _wanted(rows_of(connection, query), selection)
     if not tables:
         return []
     return [

@@ -59,11 +59,11 @@ class BorderGuesses:
         within = both(*conditions, after(key.names, low), "" if last else upto(key.names, guess))
         explain = "EXPLAIN" if mariadb else "EXPLAIN FORMAT=TRADITIONAL"
         index = f"USE INDEX ({quoted(key.index)})"  # FORCE INDEX would keep the server from looking into it
-        said = rows_of(
+        plan_rows = rows_of(
             self._connection,
             f"{explain} SELECT {quoted(key.names[0])} FROM {table} {index} WHERE {within}",  # noqa: S608 - quoted
         )
-        estimate = int(said[0][8 if mariadb else 9] or 0)
+        estimate = int(plan_rows[0][8 if mariadb else 9] or 0)
         if estimate > LARGEST_ERROR * rows or (not last and estimate * LARGEST_ERROR < rows):
             return None
         return ((), True) if last else (guess, False)

@@ -51,8 +51,8 @@ def key_of(definition: LiveTable, request: TableRequest) -> ChunkKey:
 
 def _index_of(indexes: dict[str, Index], identity: tuple[str, ...]) -> str:
     """Return an index that begins with columns that tell rows apart; ``""`` for none."""
-    found = [i for i in indexes.values() if not i.unfit and set(i.columns[: len(identity)]) == set(identity)]
-    return min(found, key=lambda i: (len(i.columns), i.name)).name if found else ""
+    usable = [i for i in indexes.values() if not i.unfit and set(i.columns[: len(identity)]) == set(identity)]
+    return min(usable, key=lambda i: (len(i.columns), i.name)).name if usable else ""
 
 
 def selection_sql(table: TableId, columns: tuple[Column, ...], key: ChunkKey, *conditions: str) -> str:
@@ -91,9 +91,11 @@ def place_of(key: ChunkKey, bound: tuple[str, ...]) -> tuple[str, ...]:
     return () if bound == NULLS else bound
 
 
-def nulls(key: ChunkKey, wanted: bool) -> str:
+def nulls(key: ChunkKey, has_null: bool) -> str:
     """Return the condition that some column of the index is null, or that none is; ``""`` where none can be."""
     columns = [quoted(c.name) for c in key.columns if c.nullable]
     if key.index == "PRIMARY" or not columns:
         return ""
-    return "(" + (" OR " if wanted else " AND ").join(f"{c} IS {'' if wanted else 'NOT '}NULL" for c in columns) + ")"
+    return (
+        "(" + (" OR " if has_null else " AND ").join(f"{c} IS {'' if has_null else 'NOT '}NULL" for c in columns) + ")"
+    )

@@ -210,8 +210,8 @@ class MySQLChunkReader(MySQLLoad):
         known_columns = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
         bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
         chosen = [known_columns[name] for name in columns]
-        [found] = rows_of(self._reader, sql(request.table, chosen, *bounds, mariadb=self._mariadb))
-        return RangeDigest().plus(*found)
+        [digest_row] = rows_of(self._reader, sql(request.table, chosen, *bounds, mariadb=self._mariadb))
+        return RangeDigest().plus(*digest_row)
 
     @cached_property
     def _mariadb(self) -> bool:
@@ -263,7 +263,7 @@ def replica_lag_s(connection: Any) -> float | None:
         names = [d[0].lower() for d in cursor.description or ()]
     lags = []
     for row in rows:
-        found = dict(zip(names, row, strict=True))
-        value = found.get("seconds_behind_source", found.get("seconds_behind_master"))
+        status = dict(zip(names, row, strict=True))
+        value = status.get("seconds_behind_source", status.get("seconds_behind_master"))
         lags.append(float("inf") if value is None else float(value))
     return max(lags) if lags else None

@@ -69,9 +69,9 @@ class MySQLChunkTable:
         conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
         any_index = ChunkKey(key.columns, "")  # FORCE INDEX would keep the server from looking into it
         sql = selection_sql(request.table, self.schema.columns[:1], any_index, *conditions)
-        asked = f"the condition {request.where!r}" if request.where else "the key range"
-        told = self._explained(request.table, sql, asked)
-        rows, share = (told[8], 100.0) if self.info.is_mariadb else (told[9], float(told[10] or 100))
+        subject = f"the condition {request.where!r}" if request.where else "the key range"
+        plan_row = self._explained(request.table, sql, subject)
+        rows, share = (plan_row[8], 100.0) if self.info.is_mariadb else (plan_row[9], float(plan_row[10] or 100))
         return round(int(rows or 0) * share / 100)
 
     def require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[tuple[str, ...]]) -> None:
@@ -85,8 +85,8 @@ class MySQLChunkTable:
             )
             self._explained(request.table, sql, "a key of the list")
 
-    def _explained(self, table: TableId, sql: str, asked: str) -> tuple[Any, ...]:
-        """Return what the optimizer says of a select. Raises ConfigError if the server does not accept ``asked``."""
+    def _explained(self, table: TableId, sql: str, subject: str) -> tuple[Any, ...]:
+        """Return what the optimizer says of a select. Raises ConfigError if the server does not accept ``subject``."""
         with open_reader(self.endpoint) as reader:
             try:
                 rows_of(reader, f"USE {quoted(table.schema)}")
@@ -97,7 +97,7 @@ class MySQLChunkTable:
                 if not of_server(code):
                     raise  # the connection, not the condition
                 raise ConfigError(
-                    f"the source does not take {asked} on {table}: {error.args[-1]}",
+                    f"the source does not take {subject} on {table}: {error.args[-1]}",
                     hint="write what may stand after WHERE in a select of this one table, and keys as the server "
                     "prints them",
                 ) from error

@@ -126,8 +126,8 @@ def _is_planned(column: Column, wire_type: int, unsigned: bool) -> bool:
     """Return True if the server's type of a selected column is that of the plan, as far as it tells them apart."""
     row = type_named(column.sql_type)
     if row.wire is Wire.NUMBER:
-        size, whole = _FIXED.get(wire_type, (0, False))
-        return size == row.wire_bytes and (not whole or not row.signed or unsigned == column.unsigned)
+        size, is_integer = _FIXED.get(wire_type, (0, False))
+        return size == row.wire_bytes and (not is_integer or not row.signed or unsigned == column.unsigned)
     if row.wire in _TEMPORAL:
         return wire_type in _MOMENTS[row.wire]
     return row.wire in {Wire.LABEL, Wire.LABELS} or (wire_type not in _FIXED and wire_type not in _ALL_MOMENTS)
@@ -192,10 +192,10 @@ class _Reader:
             if why == rowset_kernels.BAD:
                 raise DecodeError("a row of the source has no bytes", where=self.where)
             if why == rowset_kernels.BIG:
-                found = self._big(buffer, at, end)
-                if found is not None:
-                    starts[rows], ends[rows] = at + 4, found[0]
-                    buffer, at, end = self._grown(buffer, 0), found[0], found[1]
+                large_row = self._big(buffer, at, end)
+                if large_row is not None:
+                    starts[rows], ends[rows] = at + 4, large_row[0]
+                    buffer, at, end = self._grown(buffer, 0), large_row[0], large_row[1]
                     rows += 1
                     if rows < len(starts) and at < PIECE_BYTES:
                         continue
@@ -222,12 +222,12 @@ class _Reader:
             if self.begun:
                 return self._received(view, end)
             source = self.connection._rfile  # has read ahead
-            held = source.peek(1)[: len(view) - end]
-            view[end : end + len(held)] = source.read(len(held))
-            self.begun = len(held) < len(view) - end
+            buffered = source.peek(1)[: len(view) - end]
+            view[end : end + len(buffered)] = source.read(len(buffered))
+            self.begun = len(buffered) < len(view) - end
         except OSError as error:
             raise SourceUnavailable(f"reading rows: {error}", where=self.where) from error
-        return self._more(end, len(held))
+        return self._more(end, len(buffered))
 
     def _received(self, view: memoryview, end: int) -> int:
         """Receive past the file object's buffer, without a look at each of the 16 KiB that a server sends at a time."""
@@ -339,8 +339,8 @@ class _Reader:
             column,
             rowset_kernels.temporal(cells.buffer, cells.offsets, cells.sizes, _TEMPORAL[wire], numbers, cells.valid),
         )
-        made = numbers.astype(np.int32) if wire is Wire.DATE else numbers
-        return _array(column.arrow_type, rows, cells.valid, nulls, made)
+        stored_numbers = numbers.astype(np.int32) if wire is Wire.DATE else numbers
+        return _array(column.arrow_type, rows, cells.valid, nulls, stored_numbers)
 
     def _decimal(self, index: int, cells: _Cells) -> pa.Array:
         column, rows = self.columns[index], len(cells.every)

@@ -245,7 +245,7 @@ def decimals(buf: Any, offsets: Any, sizes: Any, scale: Any, limbs: Any, out: An
             negative = True
             at += 1
         fraction = np.int64(-1)
-        seen = 0
+        digit_count = 0
         while at < end or fraction < scale:
             digit = np.uint64(0)
             if at < end:
@@ -257,7 +257,7 @@ def decimals(buf: Any, offsets: Any, sizes: Any, scale: Any, limbs: Any, out: An
                 if char < 48 or char > 57:
                     return -1
                 digit = np.uint64(char - 48)
-                seen += 1
+                digit_count += 1
             elif fraction < 0:  # no point at all: what follows are the zeros after it
                 if scale == 0:
                     break
@@ -269,7 +269,7 @@ def decimals(buf: Any, offsets: Any, sizes: Any, scale: Any, limbs: Any, out: An
                 step = number[j] * np.uint64(10) + carry
                 number[j] = step & np.uint64(0xFFFFFFFF)
                 carry = step >> np.uint64(32)
-        if seen == 0 or fraction > scale:
+        if digit_count == 0 or fraction > scale:
             return -1
         if negative:
             carry = np.uint64(1)

@@ -191,8 +191,8 @@ class SnapshotMarker:
         rows_of(self._reader, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         try:
             status = dict(text_rows(self._reader, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
-            found = {str(name).lower(): str(value) for name, value in status.items()}
-            yield f"{found['binlog_snapshot_file']}:{found['binlog_snapshot_position']}"
+            variables = {str(name).lower(): str(value) for name, value in status.items()}
+            yield f"{variables['binlog_snapshot_file']}:{variables['binlog_snapshot_position']}"
         finally:
             self._reader.rollback()
 
@@ -266,11 +266,11 @@ def after_low(marking: Marking, low: str, rows: pa.Table) -> np.ndarray[Any, Any
     if marking is Marking.GTID:
         executed = GtidSet(low)
         gtids = rows["_gtid"].combine_chunks().dictionary_encode()
-        known = np.array(
+        is_later = np.array(
             [not executed.contains(GtidSet(g or "")) if g else True for g in gtids.dictionary.to_pylist()] or [True]
         )
         indexes = pc.fill_null(gtids.indices, 0).to_numpy(zero_copy_only=False)
-        return np.asarray(known[indexes] if rows.num_rows else np.zeros(0, bool))
+        return np.asarray(is_later[indexes] if rows.num_rows else np.zeros(0, bool))
     file, place = place_order(low)
     files = rows["_file"].combine_chunks().dictionary_encode()
     numbers = np.array([split_file(f)[1] for f in files.dictionary.to_pylist()] or [0])

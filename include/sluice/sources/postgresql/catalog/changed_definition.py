@@ -39,8 +39,8 @@ def table_change(
     kinds = list(dict.fromkeys(_K.WIDEN_COLUMN if _is_wider(column) else column.kind for column in columns))
     if tuple(renamed.get(name, name) for name in old.primary_key) != new.primary_key:
         kinds.append(_K.PRIMARY_KEY)
-    removed_indexes, made = _other_indexes(old, new, renamed, dropped) if indexes else ((), ())
-    if removed_indexes or made:
+    removed_indexes, added_indexes = _other_indexes(old, new, renamed, dropped) if indexes else ((), ())
+    if removed_indexes or added_indexes:
         kinds.append(_K.INDEXES)
     if indexes and old.comment != new.comment:
         kinds.append(_K.TABLE_OPTIONS)
@@ -50,7 +50,7 @@ def table_change(
     if not kinds:
         return None
     change = TableChange(old.table, tuple(kinds), old, new, columns, new.table if moved else None)
-    return change, "; ".join((*_statements(change, renamed), *_index_texts(new.table, removed_indexes, made)))
+    return change, "; ".join((*_statements(change, renamed), *_index_texts(new.table, removed_indexes, added_indexes)))
 
 
 def _other_indexes(
@@ -101,20 +101,20 @@ def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
     """Return True if every value of the old type is the same value of the new one."""
     if old.labels or new.labels:
         return bool(old.labels) and set(old.labels) <= set(new.labels)
-    one, other_pg_type = pg_type(old.type), pg_type(new.type)
-    if one.word in _INTEGERS and other_pg_type.word in _INTEGERS:
-        return _INTEGERS.index(one.word) <= _INTEGERS.index(other_pg_type.word)
-    if (one.word, other_pg_type.word) == ("real", "double precision"):
+    old_pg_type, other_pg_type = pg_type(old.type), pg_type(new.type)
+    if old_pg_type.word in _INTEGERS and other_pg_type.word in _INTEGERS:
+        return _INTEGERS.index(old_pg_type.word) <= _INTEGERS.index(other_pg_type.word)
+    if (old_pg_type.word, other_pg_type.word) == ("real", "double precision"):
         return True
-    if one.word == other_pg_type.word == "character varying":
-        return not other_pg_type.numbers or (bool(one.numbers) and other_pg_type.numbers >= one.numbers)
-    if one.word == "character varying" and other_pg_type.word == "text":
+    if old_pg_type.word == other_pg_type.word == "character varying":
+        return not other_pg_type.numbers or (bool(old_pg_type.numbers) and other_pg_type.numbers >= old_pg_type.numbers)
+    if old_pg_type.word == "character varying" and other_pg_type.word == "text":
         return True
-    if one.word == other_pg_type.word == "numeric" and one.numbers and other_pg_type.numbers:
-        (p1, s1), (p2, s2) = (*one.numbers, 0)[:2], (*other_pg_type.numbers, 0)[:2]
+    if old_pg_type.word == other_pg_type.word == "numeric" and old_pg_type.numbers and other_pg_type.numbers:
+        (p1, s1), (p2, s2) = (*old_pg_type.numbers, 0)[:2], (*other_pg_type.numbers, 0)[:2]
         return s2 >= s1 and p2 - s2 >= p1 - s1
-    if one.word == other_pg_type.word and one.word in _TIMED:
-        return (other_pg_type.numbers or (_MICROS,)) >= (one.numbers or (_MICROS,))
+    if old_pg_type.word == other_pg_type.word and old_pg_type.word in _TIMED:
+        return (other_pg_type.numbers or (_MICROS,)) >= (old_pg_type.numbers or (_MICROS,))
     return old.type == new.type
 
 
@@ -142,14 +142,14 @@ def row_effects(change: TableChange, statement: Ran) -> tuple[ColumnEffect, ...]
 
 def _renamed_labels(old: ColumnDefinition, new: ColumnDefinition) -> str:
     """Return which labels have another name, "" unless it is the same enumerated type."""
-    gone, fresh = (
+    old_labels, fresh = (
         [name for name in a if name not in b] for a, b in ((old.labels, new.labels), (new.labels, old.labels))
     )
-    if old.type != new.type or not (gone and fresh):
+    if old.type != new.type or not (old_labels and fresh):
         return ""
     return (
-        f"ALTER TYPE {new.type} RENAME VALUE made {', '.join(fresh)} of {', '.join(gone)} in all rows, and the log has "
-        "none of them"
+        f"ALTER TYPE {new.type} RENAME VALUE made {', '.join(fresh)} of {', '.join(old_labels)} in all rows, and the "
+        "log has none of them"
     )
 
 

@@ -93,7 +93,9 @@ class PostgreSQLDefinitions:
 
     def by_oid(self, oid: int) -> KnownTable | None:
         """Return the table of that number, whatever its name."""
-        return next((one for one in self.known.values() if one.oid == oid), None) if oid else None
+        return (
+            next((known_table for known_table in self.known.values() if known_table.oid == oid), None) if oid else None
+        )
 
     # -- storing -------------------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
@@ -121,8 +123,8 @@ class PostgreSQLDefinitions:
         for data in (base, *parts):
             for schema, table in data["gone"]:
                 definitions.forget(TableId(schema, table))
-            for one in data["tables"]:
-                definitions.put_known(KnownTable.from_json(one))
+            for stored_table in data["tables"]:
+                definitions.put_known(KnownTable.from_json(stored_table))
             for schema, table, why in data["unknown"]:
                 definitions.forget(TableId(schema, table))
                 definitions.unknown[TableId(schema, table)] = Unknown(**why)

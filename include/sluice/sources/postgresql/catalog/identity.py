@@ -125,7 +125,7 @@ def read_identities(connection: Connection) -> dict[TableId, list[ReplicaIdentit
         connection, _IDENTITIES
     ):
         columns = frozenset(every if kind == "f" else index or ())
-        computed = tuple(one for one in generated or () if one in columns)
+        computed = tuple(column for column in generated or () if column in columns)
         root = TableId(schema, name)
         identities.setdefault(root, []).append(
             ReplicaIdentity(TableId(place, leaf), root, kind, columns, computed, partitioned, deferrable)

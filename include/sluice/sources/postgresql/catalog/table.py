@@ -156,7 +156,7 @@ def read_tables(connection: Connection, wants: Callable[[TableId], bool]) -> lis
     tables: list[CatalogTable] = []
     for at in range(0, len(rows), _TABLES_A_QUERY):
         tables += _completed(connection, rows[at : at + _TABLES_A_QUERY])
-    return sorted(tables, key=lambda one: one.id)
+    return sorted(tables, key=lambda table: table.id)
 
 
 def table_from_json(data: Mapping[str, Any]) -> CatalogTable:
@@ -201,10 +201,10 @@ def _table(row: tuple[Any, ...], columns: Sequence[tuple[Any, ...]], indexes: Se
         definitions,
         tuple(
             IndexDefinition(
-                one.name, tuple((column, 0) for column in one.columns), one.unique, deferrable=one.deferrable
+                index.name, tuple((column, 0) for column in index.columns), index.unique, deferrable=index.deferrable
             )
-            for one in named
-            if not one.unfit or one.unique
+            for index in named
+            if not index.unfit or index.unique
         ),
         comment=comment,
     )
@@ -275,8 +275,8 @@ def _index(row: Sequence[Any]) -> Index:
         unfit = "it holds an expression, not columns alone"
     elif any(int(option) for option in options.split()[:keys]):
         unfit = "some of its columns descend, or have NULL first"
-    whole = unique and immediate and not partial and "" not in own
-    return Index(name, own, primary, identity, whole, unique and not immediate, unfit)
+    unique_in_all = unique and immediate and not partial and "" not in own
+    return Index(name, own, primary, identity, unique_in_all, unique and not immediate, unfit)
 
 
 __all__ = [

@@ -121,10 +121,10 @@ def blindness(connection: Connection) -> Blindness | None:
     return None
 
 
-def same_keys(fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
+def same_keys(fields: Sequence[pa.Field], questions: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
     """Yield (number, is_same): texts are the same if their bytes are, as the server's own collations compare them."""
-    for number, key, others in asked:
-        yield number, any(tuple(key) == tuple(other) for other in others)
+    for number, key, others in questions:
+        yield number, any(tuple(key) == tuple(other_key) for other_key in others)
 
 
 __all__ = [

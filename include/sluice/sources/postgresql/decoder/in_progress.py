@@ -80,10 +80,10 @@ class _Transaction:
 
     def take_back(self, xid: int) -> None:
         """Forget a sub-transaction that was rolled back, and with it what came after its begin: that is part of it."""
-        found = np.flatnonzero(self.marks[0, : self.marked] == xid)
-        if not len(found):
+        places = np.flatnonzero(self.marks[0, : self.marked] == xid)
+        if not len(places):
             return
-        self.marked = int(found[0])
+        self.marked = int(places[0])
         self.size = int(self.marks[1, self.marked])
         self.last = self.xid
         self.file.truncate(self.size)
@@ -153,15 +153,15 @@ class TransactionsInProgress:
     def _sort_out(self, arena: Arena) -> None:
         """Take blocks out of what the arena received, up to the first commit of one."""
         data, at, used = arena.arena, arena.unscanned, arena.bounds[0]
-        kept = at
+        kept_end = at
         while at < used:
             if self._open is not None:
-                at, kept = self._take_block(data, at, used, kept)
+                at, kept_end = self._take_block(data, at, used, kept_end)
             else:
                 border = int(ip.next_border(data, at, used))
-                if border > at and kept < at:
-                    data[kept : kept + border - at] = data[at:border].copy()
-                kept, at = kept + max(border - at, 0), border
+                if border > at and kept_end < at:
+                    data[kept_end : kept_end + border - at] = data[at:border].copy()
+                kept_end, at = kept_end + max(border - at, 0), border
             if at < 0:
                 raise _unfit("a message ends too early")
             if at < used:
@@ -171,26 +171,26 @@ class TransactionsInProgress:
                 if self._border(message):
                     self._rest = data[at:used].copy() if at < used else None
                     break
-        arena.received(kept)
+        arena.received(kept_end)
 
-    def _take_block(self, data: np.ndarray[Any, Any], at: int, used: int, kept: int) -> tuple[int, int]:
+    def _take_block(self, data: np.ndarray[Any, Any], at: int, used: int, kept_end: int) -> tuple[int, int]:
         """Move the messages of the open block to its file. Return where it stopped, and where kept messages end."""
         transaction = self._open
         assert transaction is not None
         if len(self._out) < used - at:
             self._out = np.empty(max(used - at, len(data)) + _SPARE, np.uint8)
         while True:
-            n = np.array([0, kept, transaction.marked, transaction.last, transaction.xid], np.int64)
+            n = np.array([0, kept_end, transaction.marked, transaction.last, transaction.xid], np.int64)
             first, before = transaction.marked, transaction.size
             stopped = int(ip.take_block(data, at, used, self._out, transaction.marks, n))
-            written, kept, transaction.marked, transaction.last, _ = n.tolist()
+            written, kept_end, transaction.marked, transaction.last, _ = n.tolist()
             transaction.marks[1, first : transaction.marked] += before
             transaction.write(self._out.data[:written])
             full = transaction.marked == transaction.marks.shape[1]
             if full:
                 transaction.marks = np.concatenate([transaction.marks, np.empty_like(transaction.marks)], axis=1)
             if not full or stopped < 0:
-                return stopped, kept
+                return stopped, kept_end
             at = stopped
 
     def _border(self, message: bytes) -> bool:
@@ -215,8 +215,8 @@ class TransactionsInProgress:
         return False
 
     def _start(self, xid: int, first: int) -> None:
-        if first and (left := self._known.pop(xid, None)) is not None:
-            left.close()
+        if first and (stale := self._known.pop(xid, None)) is not None:
+            stale.close()
         if first:
             self._known[xid] = _Transaction(xid)
         elif xid not in self._known:
@@ -254,14 +254,14 @@ class TransactionsInProgress:
         if used > full:
             arena.clear(0)
             used, _, end = arena.bounds
-        left = min(end - used, transaction.size - self._given_at)
-        read = _read_into(transaction, arena.arena[used : used + left])
-        whole = int(ip.whole_until(arena.arena, used, used + read))
-        if whole == used and self._given_at < transaction.size:
+        room = min(end - used, transaction.size - self._given_at)
+        read = _read_into(transaction, arena.arena[used : used + room])
+        complete_end = int(ip.whole_until(arena.arena, used, used + read))
+        if complete_end == used and self._given_at < transaction.size:
             self._give_large(transaction, arena, bytes(arena.arena[used : used + 4]) if read >= 4 else b"")
         else:
-            self._given_at += whole - used
-            arena.received(whole)
+            self._given_at += complete_end - used
+            arena.received(complete_end)
         if self._given_at >= transaction.size:
             self._put(arena, self._end)
             transaction.close()

@@ -101,12 +101,12 @@ def take_block(arena: Any, at: Any, used: Any, out: Any, marks: Any, n: Any) -> 
                     n[N_MARKS] += 1
                 n[N_LAST] = xid
             to = n[N_WRITTEN]
-            left = size - _XID
+            new_size = size - _XID
             for byte in range(4):
-                out[to + byte] = (left >> (8 * byte)) & 255
+                out[to + byte] = (new_size >> (8 * byte)) & 255
             copy_bytes(out, to + 4, arena, at + 4, 26)
-            copy_bytes(out, to + 30, arena, at + HEADER + 1 + _XID, left - 26)
-            n[N_WRITTEN] = to + 4 + left
+            copy_bytes(out, to + 30, arena, at + HEADER + 1 + _XID, new_size - 26)
+            n[N_WRITTEN] = to + 4 + new_size
         at += 4 + size
     return at
 

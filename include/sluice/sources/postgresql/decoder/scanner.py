@@ -166,9 +166,9 @@ class Scanner:
 
     def asks(self) -> bool:
         """Return True if the server asked for a status since the last call."""
-        asked = bool(self.s[sc.S_REPLY])
+        is_asked = bool(self.s[sc.S_REPLY])
         self.s[sc.S_REPLY] = 0
-        return asked
+        return is_asked
 
     def skipped(self) -> dict[str, int]:
         """Return how many changes were not captured, by reason."""
@@ -222,16 +222,16 @@ class Scanner:
         """Seal the rows found so far, and go on in a new arena with what was not scanned yet."""
         s = self.s
         pos, used = int(s[sc.S_POS]), int(s[sc.S_USED])
-        left = used - pos
+        unscanned = used - pos
         handed_over = self._hand_over()
-        if handed_over or left + size > self._arena_bytes:
-            self._arena_bytes = max(self._arena_bytes, left + size)
+        if handed_over or unscanned + size > self._arena_bytes:
+            self._arena_bytes = max(self._arena_bytes, unscanned + size)
             fresh = np.empty(self._arena_bytes + _SPARE, np.uint8)
-            fresh[:left] = self.arena[pos:used]
+            fresh[:unscanned] = self.arena[pos:used]
             self.arena = fresh
         else:
-            self.arena[:left] = self.arena[pos:used].copy()
-        s[sc.S_POS], s[sc.S_USED], s[sc.S_TXN_POS] = 0, left, -1
+            self.arena[:unscanned] = self.arena[pos:used].copy()
+        s[sc.S_POS], s[sc.S_USED], s[sc.S_TXN_POS] = 0, unscanned, -1
 
     def _hand_over(self) -> bool:
         s = self.s
@@ -377,11 +377,11 @@ class Scanner:
                 "`sluice verify run PIPELINE --repair`",
             )
         if removed_mask.any():
-            kept = self._rows[:, first:count][:, ~removed_mask]
-            s[sc.S_ROWS] = first + kept.shape[1]
-            s[sc.S_CHANGES] = s[sc.S_TXN_CHANGES] + kept.shape[1]
-            kept[sc.R_SEQ] = np.arange(s[sc.S_TXN_CHANGES], s[sc.S_CHANGES])
-            self._rows[:, first : int(s[sc.S_ROWS])] = kept
+            remaining = self._rows[:, first:count][:, ~removed_mask]
+            s[sc.S_ROWS] = first + remaining.shape[1]
+            s[sc.S_CHANGES] = s[sc.S_TXN_CHANGES] + remaining.shape[1]
+            remaining[sc.R_SEQ] = np.arange(s[sc.S_TXN_CHANGES], s[sc.S_CHANGES])
+            self._rows[:, first : int(s[sc.S_ROWS])] = remaining
 
     def _logical(self, message: pg.LogicalMessage) -> None:
         if message.prefix != MARK_PREFIX or not message.transactional or self._marks is None:
@@ -430,8 +430,8 @@ class Scanner:
         """Give a relation a slot for the rows that follow."""
         slot = sc.NOT_WANTED
         if plan is not None:
-            known = int(sc.find_slot(self._oids, self._slots, oid))
-            if known >= 0 and self._plans[known] is plan:
+            slot_before = int(sc.find_slot(self._oids, self._slots, oid))
+            if slot_before >= 0 and self._plans[slot_before] is plan:
                 return
             slot = len(self._plans)
             self._plans.append(plan)

@@ -223,10 +223,10 @@ def _loaded() -> tuple[Library, Any] | None:
 
 def library_of(connection: pq.abc.PGconn) -> Library | None:
     """Return the library that made a connection; None if it cannot be told."""
-    found, pointer = _loaded(), getattr(connection, "pgconn_ptr", None)
-    if found is None or not pointer:
+    loaded, pointer = _loaded(), getattr(connection, "pgconn_ptr", None)
+    if loaded is None or not pointer:
         return None
-    library, handle = found
+    library, handle = loaded
     handle.PQsocket.argtypes = [ctypes.c_void_p]
     return library if int(handle.PQsocket(pointer)) == connection.socket else None
 

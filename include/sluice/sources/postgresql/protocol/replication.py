@@ -220,8 +220,8 @@ class ReplicationStream:
         count, until = 0, time.monotonic() + _TAKEN_S
         with self._lock:
             while True:
-                taken, code = self._taken(arena) if self._library is not None else self._taken_by_psycopg(arena)
-                count += taken
+                part, code = self._taken(arena) if self._library is not None else self._taken_by_psycopg(arena)
+                count += part
                 if code == copy_kernel.FULL or (count and time.monotonic() > until):
                     return count
                 if code in {copy_kernel.ENDED, copy_kernel.FAILED}:

@@ -224,11 +224,11 @@ class RelationTracker:
         if live is not None and live.oid == relation.oid and not live.partition:
             return
         logged = frozenset(column.name for column in relation.columns if column.identity)
-        known = self._plans.logged.setdefault(root.oid, {})
-        if not logged or known.get(relation.oid) == logged:
+        logged_columns = self._plans.logged.setdefault(root.oid, {})
+        if not logged or logged_columns.get(relation.oid) == logged:
             return  # without an identity it has inserted rows only
-        known[relation.oid] = logged
-        masked = _masked(root, plan, known.values(), where, relation.table)
+        logged_columns[relation.oid] = logged
+        masked = _masked(root, plan, logged_columns.values(), where, relation.table)
         self._scanner.put(root.oid, self._plans.remembered(root, masked))
 
     def _stored(self, oid: int, table: TableId) -> KnownTable | None:
@@ -319,12 +319,12 @@ class RelationTracker:
             if stored is None:
                 self._put(now)
                 return
-        found = table_change(stored, now, where, indexes=noted)
-        if found is None:
+        table_changes = table_change(stored, now, where, indexes=noted)
+        if table_changes is None:
             if stored is None or stored != now:
                 self._put(now)
             return
-        change, sql = found
+        change, sql = table_changes
         if self._selection.ddl:
             if noted and (self._scanner.has_rows_of(oid) or self._is_late(change)):
                 self._say_late(change, sql, oid, stored)
@@ -389,8 +389,12 @@ class RelationTracker:
 
     def _unindexed(self, schema: str, index: str, where: str) -> None:
         """Note that an index is gone: its schema is that of its table, and there is one of a name."""
-        for known_table in [one for table, one in self._definitions.known.items() if table.schema == schema]:
-            kept_indexes = tuple(one for one in known_table.definition.indexes if one.name != index)
+        for known_table in [
+            candidate for table, candidate in self._definitions.known.items() if table.schema == schema
+        ]:
+            kept_indexes = tuple(
+                kept_index for kept_index in known_table.definition.indexes if kept_index.name != index
+            )
             if len(kept_indexes) < len(known_table.definition.indexes) and self._selection.wants(
                 known_table.definition.table
             ):
@@ -399,7 +403,7 @@ class RelationTracker:
 
     def _is_late(self, change: TableChange) -> bool:
         """Return True if the change concerns a table of one that waits for the end of the transaction."""
-        waiting = {table for one, _ in self._late for table in one.tables}
+        waiting = {table for late_change, _ in self._late for table in late_change.tables}
         return any(table in waiting for table in change.tables)
 
     def _say_late(self, change: TableChange, sql: str, oid: int, before: KnownTable | None) -> None:
@@ -409,11 +413,11 @@ class RelationTracker:
 
     def end_transaction(self) -> bool:
         """Note the statements that waited for the rows in front of them. Return True if there are some."""
-        found, self._late = self._late, []
+        late_changes, self._late = self._late, []
         self._late_forms.clear()
-        for change, sql in found:
+        for change, sql in late_changes:
             self._say(change, sql, seq=self._scanner.changes)
-        return bool(found)
+        return bool(late_changes)
 
     # -- what is known -------------------------------------------------------------------------------------------------
     def _put(self, now: KnownTable) -> None:
@@ -565,9 +569,9 @@ def _masked(
     for names in logged if keyed else ():
         keyed &= names
     schema, key = plan.schema, plan.schema.primary_key
-    whole = relation.replica_identity == "f" and len(keyed) == len(relation.columns)
+    is_full = relation.replica_identity == "f" and len(keyed) == len(relation.columns)
     is_keyed = bool(relation.replica_identity != "n" and any(column.identity for column in relation.columns))
-    if is_keyed and not whole and (schema.deferrable or not key or not set(key) <= keyed):
+    if is_keyed and not is_full and (schema.deferrable or not key or not set(key) <= keyed):
         table = partition or relation.table
         needs = (
             f"its key is {', '.join(key)}" + (", DEFERRABLE" if schema.deferrable else "") if key else "it has no key"

@@ -126,8 +126,12 @@ def creation(name: str, tables: Collection[TableId], operations: Collection[str]
     """
     listed = ", ".join(quoted_table(table) for table in sorted(tables))
     options = ["publish_via_partition_root = true"]
-    if wanted := [one for one in OPERATIONS if one in operations] if set(operations) < set(OPERATIONS) else []:
-        options.append(f"publish = '{', '.join(wanted)}'")
+    if (
+        listed_operations := [operation for operation in OPERATIONS if operation in operations]
+        if set(operations) < set(OPERATIONS)
+        else []
+    ):
+        options.append(f"publish = '{', '.join(listed_operations)}'")
     return f"CREATE PUBLICATION {quoted(name)} FOR TABLE {listed} WITH ({', '.join(options)})"
 
 

@@ -94,9 +94,9 @@ def read_slot(connection: Connection, name: str, version_number: int) -> Slot | 
     """Return a slot, None if there is none of that name."""
     reason = "coalesce(invalidation_reason, '')::text" if version_number >= _FAILOVER else "''"
     for row in rows_of(connection, _SLOT.format(reason=reason), (name,)):
-        made, plugin, kind, database, pid, restart, confirmed, status, left, lost_by = row
+        slot, plugin, kind, database, pid, restart, confirmed, status, remaining, lost_by = row
         return Slot(
-            made, plugin, kind, database, pid, lsn_number(restart), lsn_number(confirmed), status, left, lost_by
+            slot, plugin, kind, database, pid, lsn_number(restart), lsn_number(confirmed), status, remaining, lost_by
         )
     return None
 

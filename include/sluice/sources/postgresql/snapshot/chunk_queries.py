@@ -59,18 +59,19 @@ def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
     if not name:
         return ChunkKey((), "")
     known_indexes = {index.name: index for index in live.indexes}
-    those = ", ".join(sorted(usable)) or "none"
+    index_names = ", ".join(sorted(usable)) or "none"
     if name not in known_indexes:
-        raise DumpRefused(f"{request.table} has no index {name!r}", hint=f"those that can cut it: {those}")
+        raise DumpRefused(f"{request.table} has no index {name!r}", hint=f"those that can cut it: {index_names}")
     if known_indexes[name].unfit:
         raise DumpRefused(
             f"index {name!r} of {request.table} cannot cut the table: {known_indexes[name].unfit}",
-            hint=f"those that can: {those}",
+            hint=f"those that can: {index_names}",
         )
     by_name = {column.name: column for column in live.schema.columns}
     if not all(column in by_name for column in known_indexes[name].columns):
         raise DumpRefused(
-            f"index {name!r} of {request.table} holds a column that is not stored", hint=f"those that can: {those}"
+            f"index {name!r} of {request.table} holds a column that is not stored",
+            hint=f"those that can: {index_names}",
         )
     columns = tuple(by_name[column] for column in known_indexes[name].columns)
     own = next((column for column in columns if _is_foreign(column)), None)
@@ -80,7 +81,7 @@ def key_of(live: CatalogTable, request: TableRequest) -> ChunkKey:
         raise DumpRefused(
             f"index {name!r} of {request.table} cannot cut the table: its column {own.name} has the type {own.native}, "
             "whose order is its own",
-            hint=f"those that can: {those}",
+            hint=f"those that can: {index_names}",
         )
     return ChunkKey((), "")
 
@@ -94,8 +95,8 @@ def _is_foreign(column: Column) -> bool:
 
 def _index_of(usable: dict[str, Index], identity: tuple[str, ...]) -> str:
     """Return an index that begins with columns that tell rows apart; ``""`` for none."""
-    indexes = [one for one in usable.values() if set(one.columns[: len(identity)]) == set(identity)]
-    return min(indexes, key=lambda one: (len(one.columns), one.name)).name if indexes and identity else ""
+    indexes = [index for index in usable.values() if set(index.columns[: len(identity)]) == set(identity)]
+    return min(indexes, key=lambda index: (len(index.columns), index.name)).name if indexes and identity else ""
 
 
 def selection_sql(live: CatalogTable, columns: tuple[Column, ...], *conditions: str) -> str:
@@ -138,9 +139,11 @@ def place_of(bound: tuple[str, ...]) -> tuple[str, ...]:
     return () if bound == NULLS else bound
 
 
-def nulls(live: CatalogTable, key: ChunkKey, wanted: bool) -> str:
+def nulls(live: CatalogTable, key: ChunkKey, has_null: bool) -> str:
     """Return the condition that some column of the index is null, or that none is; ``""`` where none can be."""
     columns = [quoted(column.name) for column in nullable(live, key)]
     if not columns:
         return ""
-    return "(" + (" OR " if wanted else " AND ").join(f"{c} IS {'' if wanted else 'NOT '}NULL" for c in columns) + ")"
+    return (
+        "(" + (" OR " if has_null else " AND ").join(f"{c} IS {'' if has_null else 'NOT '}NULL" for c in columns) + ")"
+    )

@@ -75,12 +75,12 @@ class PostgresLoad:
         Raises SourceUnavailable.
         """
         with source_errors(self.endpoint, self._doing):
-            [(standby, receivers, whole, behind)] = rows_of(self.connection, _LAG)
+            [(standby, receivers, replayed_all, behind)] = rows_of(self.connection, _LAG)
         if not standby:
             return None
         if not receivers:
             return float("inf")
-        return 0.0 if whole else float(behind or 0.0)
+        return 0.0 if replayed_all else float(behind or 0.0)
 
 
 class PostgresChunkReader(PostgresLoad):
@@ -126,10 +126,10 @@ class PostgresChunkReader(PostgresLoad):
         low, high = range_of(request, key)
         behind = after(key.names, place_of(planned.upto))
         sql = border_sql(live, key, rows, low, high, behind, nulls(live, key, False))
-        [found] = list(copy_rows(self._reader, sql, key.columns))
-        if not found.num_rows:
+        [border_rows] = list(copy_rows(self._reader, sql, key.columns))
+        if not border_rows.num_rows:
             return (), True
-        return PostgresKeyText().literals(key.columns, found)[0], False
+        return PostgresKeyText().literals(key.columns, border_rows)[0], False
 
     def rows(
         self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
@@ -176,7 +176,9 @@ class PostgresChunkReader(PostgresLoad):
 
     def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
         """See :class:`sluice.sources.port.DigestReader`."""
-        return self._words(KIND, table, columns, lambda one: digest_word(one, built_in=is_built_in(one)))
+        return self._words(
+            KIND, table, columns, lambda definition: digest_word(definition, built_in=is_built_in(definition))
+        )
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.port.DigestReader`."""
@@ -225,8 +227,8 @@ class PostgresChunkReader(PostgresLoad):
             nulls(live, key, False),
         )  # fmt: skip
         known_columns = [_digested(live.definition.column(name)) for name in columns]
-        [found] = rows_of(self._reader, sql(from_table(live), known_columns, condition, ALIAS))
-        return RangeDigest().plus(*found)
+        [digest_row] = rows_of(self._reader, sql(from_table(live), known_columns, condition, ALIAS))
+        return RangeDigest().plus(*digest_row)
 
     @contextmanager
     def _asked(self, request: TableRequest, chunk: Chunk) -> Iterator[None]:

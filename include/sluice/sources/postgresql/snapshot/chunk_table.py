@@ -43,7 +43,7 @@ class PostgresChunkTable:
     @property
     def whole_rows_logged(self) -> bool:
         """True with REPLICA IDENTITY FULL, of all partitions, too: else the log has only the key of a deleted row."""
-        return all(one.kind == "f" for one in read_identities(self.connection)[self.live.id])
+        return all(identity.kind == "f" for identity in read_identities(self.connection)[self.live.id])
 
     def key(self, request: TableRequest) -> ChunkKey:
         """Return the primary key or the index that the request names; no columns for a table in one piece."""
@@ -68,25 +68,25 @@ class PostgresChunkTable:
         Raises ConfigError if the server does not accept the condition.
         """
         conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
-        asked = f"the condition {request.where!r}" if request.where else "the key range"
-        return self._explained(selection_sql(self.live, self.schema.columns[:1], *conditions), asked)
+        subject = f"the condition {request.where!r}" if request.where else "the key range"
+        return self._explained(selection_sql(self.live, self.schema.columns[:1], *conditions), subject)
 
     def require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[tuple[str, ...]]) -> None:
         """Raise ConfigError if the server does not accept one of the keys as a value."""
         names = request.identity or key.names
         for at in range(0, len(keys), KEYS_A_SELECT):
-            wanted = among(names, keys[at : at + KEYS_A_SELECT])
-            self._explained(selection_sql(self.live, key.columns[:1], wanted), "a key of the list")
+            condition = among(names, keys[at : at + KEYS_A_SELECT])
+            self._explained(selection_sql(self.live, key.columns[:1], condition), "a key of the list")
 
-    def _explained(self, sql: str, asked: str) -> int:
-        """Return the rows that the planner expects. Raises ConfigError if the server does not accept ``asked``."""
+    def _explained(self, sql: str, subject: str) -> int:
+        """Return the rows that the planner expects. Raises ConfigError if the server does not accept ``subject``."""
         try:
             return planned_rows(self.connection, sql)
         except psycopg.Error as error:
             if is_gone(error) or ((error.sqlstate or "")[:2] in {"42", "28"} and error.sqlstate == "42501"):
                 raise  # the connection or a right, not the condition
             raise ConfigError(
-                f"the source does not take {asked} on {self.schema.table}: {said(error)}",
+                f"the source does not take {subject} on {self.schema.table}: {said(error)}",
                 hint="write what may stand after WHERE in a select of this one table, and keys as the server prints "
                 "them",
             ) from error
@@ -104,14 +104,14 @@ def present(connection: Any, table: TableId, selection: Selection) -> CatalogTab
 
     Raises ConfigError if there is none.
     """
-    found = read_table(connection, table)
-    if found is None:
+    live = read_table(connection, table)
+    if live is None:
         raise ConfigError(
             f"the source has no table {table}",
             hint="was it dropped or renamed? `sluice dump list PIPELINE` shows the dumps, `sluice dump cancel PIPELINE "
             "ID` ends one",
         )
-    return replace(found, schema=selection.kept(found.schema))
+    return replace(live, schema=selection.kept(live.schema))
 
 
 __all__ = ["PostgresChunkTable", "open_chunk_table", "present"]

@@ -57,10 +57,10 @@ def _count_rows(data: Any, columns: Any) -> Any:
 
 @kernel
 def _length(data: Any, at: Any) -> Any:
-    found = (
+    number = (
         np.int64(data[at]) << 24 | np.int64(data[at + 1]) << 16 | np.int64(data[at + 2]) << 8 | np.int64(data[at + 3])
     )
-    return found - 0x100000000 if found >= 0x80000000 else found
+    return number - 0x100000000 if number >= 0x80000000 else number
 
 
 @kernel

@@ -109,13 +109,13 @@ class _Ranges:
         running = len(threads)
         try:
             while running:
-                found = self._read.get()
-                if isinstance(found, BaseException):
-                    raise found
-                if found is None:
+                piece = self._read.get()
+                if isinstance(piece, BaseException):
+                    raise piece
+                if piece is None:
                     running -= 1
                 else:
-                    yield found
+                    yield piece
         finally:
             self._stop.set()
             for thread in threads:
@@ -129,11 +129,11 @@ class _Ranges:
         else:
             self._hand_over(None)
 
-    def _hand_over(self, found: pa.Table | BaseException | None) -> bool:
+    def _hand_over(self, piece: pa.Table | BaseException | None) -> bool:
         """Wait until there is room. Return False if nobody takes it any more."""
         while not self._stop.is_set():
             try:
-                self._read.put(found, timeout=_LOOK_S)
+                self._read.put(piece, timeout=_LOOK_S)
             except queue.Full:
                 continue
             return True

@@ -112,7 +112,7 @@ class StandbyMarks:
             if not self._reader.closed:
                 self._reader.rollback()
 
-    def _replayed(self, wanted: int) -> int:
+    def _replayed(self, target_lsn: int) -> int:
         deadline = time.monotonic() + _STANDBY_S
         while True:
             [(standby, lsn)] = rows_of(self._reader, "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text")
@@ -121,7 +121,7 @@ class StandbyMarks:
                     "the server that rows are copied from was promoted: it is no standby of the source any more",
                     hint="name another one in dump.connection, or take it out of the pipeline file",
                 )
-            if lsn_number(lsn or "0/0") >= wanted:
+            if lsn_number(lsn or "0/0") >= target_lsn:
                 return lsn_number(lsn)
             if time.monotonic() > deadline:
                 raise SourceUnavailable(
@@ -139,10 +139,10 @@ class StandbyMarks:
 
 def require_standby(primary: Connection, standby: Connection, where: str) -> None:
     """Raise ConfigError unless a server is a standby of another one."""
-    asked = "SELECT (SELECT system_identifier::text FROM pg_control_system()), pg_is_in_recovery()"
-    [(system, _)], [(theirs, recovering)] = rows_of(primary, asked), rows_of(standby, asked)
-    if system != theirs or not recovering:
-        why = "is no standby" if system == theirs else "is a standby of another server, or none"
+    query = "SELECT (SELECT system_identifier::text FROM pg_control_system()), pg_is_in_recovery()"
+    [(system, _)], [(standby_system, recovering)] = rows_of(primary, query), rows_of(standby, query)
+    if system != standby_system or not recovering:
+        why = "is no standby" if system == standby_system else "is a standby of another server, or none"
         raise ConfigError(
             f"dump.connection {why}, and rows that it has may not be those of the source",
             where=where,
@@ -166,7 +166,7 @@ def after_low(low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
         return _behind(low, rows)
     first, last, running = low.split(":")
     oldest, newest = int(first), int(last)
-    open_ = {int(one) for one in running.split(",") if one}
+    open_ = {int(transaction) for transaction in running.split(",") if transaction}
     named = one_chunk(rows["_gtid"]).dictionary_encode()
     unseen = [not _is_seen(text, oldest, newest, open_) for text in named.dictionary.to_pylist()]
     which = named.indices.fill_null(len(unseen)).to_numpy(zero_copy_only=False)
@@ -218,8 +218,8 @@ def _flushed(connection: Connection) -> str:
     more of it.
     """
     [(inserted, flushed, timeline)] = rows_of(connection, _PLACE)
-    wanted, deadline = _without_head(lsn_number(inserted)), time.monotonic() + _FLUSH_S
-    while lsn_number(flushed) < wanted:
+    target_lsn, deadline = _without_head(lsn_number(inserted)), time.monotonic() + _FLUSH_S
+    while lsn_number(flushed) < target_lsn:
         if time.monotonic() > deadline:
             raise SourceUnavailable(
                 f"the log is on disk up to {flushed} only, {_FLUSH_S:.0f} s after it was written up to {inserted}",

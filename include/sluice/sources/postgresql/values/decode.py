@@ -97,7 +97,7 @@ def _decimals(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Ar
     return decimals.with_nan(_decimals(column, data, starts, np.where(nan, -1, lengths).astype(np.int32)), nan)
 
 
-def _strings(data: Bytes, starts: Ints, lengths: Ints, made: pa.DataType | None = None) -> pa.Array:
+def _strings(data: Bytes, starts: Ints, lengths: Ints, arrow_type: pa.DataType | None = None) -> pa.Array:
     offsets = np.empty(len(lengths) + 1, np.int64)
     total = int(kernels.copied_offsets(lengths, offsets))
     if total > MOST_BYTES:
@@ -106,7 +106,7 @@ def _strings(data: Bytes, starts: Ints, lengths: Ints, made: pa.DataType | None 
     kernels.copy_texts(data, starts, lengths, offsets, out)
     validity, nulls = _validity(lengths)
     buffers = [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
-    return pa.Array.from_buffers(made or pa.string(), len(lengths), buffers, null_count=nulls)
+    return pa.Array.from_buffers(arrow_type or pa.string(), len(lengths), buffers, null_count=nulls)
 
 
 def _texts(column: Column, data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:

@@ -28,9 +28,9 @@ def valid_of(lengths: Any, valid: Any) -> Any:
     """Mark the texts that are there. Returns how many are not."""
     nulls = 0
     for i in range(lengths.shape[0]):
-        there = lengths[i] >= 0
-        valid[i] = there
-        nulls += not there
+        is_present = lengths[i] >= 0
+        valid[i] = is_present
+        nulls += not is_present
     return nulls
 
 
