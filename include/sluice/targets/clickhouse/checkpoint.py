@@ -53,8 +53,8 @@ class Record(TermRecord):
 
     @override
     def taken_over(self, checkpoint: Checkpoint) -> Self:
-        taken = super(Record, self).taken_over(checkpoint)
-        return replace(taken, delivery=taken.delivery or taken.term)
+        record = super(Record, self).taken_over(checkpoint)
+        return replace(record, delivery=record.delivery or record.term)
 
     @override
     def rewound(self, checkpoint: Checkpoint, *, anew: bool) -> Self:
@@ -98,7 +98,7 @@ class ClickHouseCheckpoints(SwappedCheckpoints[Place, Record]):
         table = table_name(place.checkpoint_table)
         newest = f"SELECT owner, argMax(record, revision) FROM {table} GROUP BY owner ORDER BY owner"
         statement = f"{newest} FORMAT JSONCompactEachRow"
-        found = []
+        writers = []
         with connected(place) as client:
             for owner, text in client.ask("reading checkpoints", statement, allow=_MISSING).rows:
                 if not text or json.loads(text).get("pipeline") == place.pipeline:
@@ -106,8 +106,8 @@ class ClickHouseCheckpoints(SwappedCheckpoints[Place, Record]):
                 held_record = record_of(text, place, owner)
                 forget = f"DELETE FROM {table} WHERE owner = {literal(owner)}"
                 idle = max(0.0, now - held_record.at)
-                found.append(OtherWriter(json.loads(text)["pipeline"], held_record.tables, idle, forget))
-        return tuple(found)
+                writers.append(OtherWriter(json.loads(text)["pipeline"], held_record.tables, idle, forget))
+        return tuple(writers)
 
 
 class CheckpointRows:
@@ -153,11 +153,11 @@ def _newest(client: Client, place: Place) -> tuple[int, str, str] | None:
 
 
 def _insert(client: Client, place: Place, revision: int, nonce: str, text: str) -> None:
-    given = ", ".join([literal(place.owner), str(revision), literal(nonce), literal(text)])
+    row_values = ", ".join([literal(place.owner), str(revision), literal(nonce), literal(text)])
     statement = (
         f"INSERT INTO {table_name(place.checkpoint_table)} (owner, revision, nonce, record) "
         f"SETTINGS async_insert = 0, insert_deduplication_token = {literal(f'{place.owner}/{revision}')} "
-        f"VALUES ({given})"
+        f"VALUES ({row_values})"
     )
     client.ask("changing the checkpoint", statement)
 
@@ -224,5 +224,5 @@ def shut_out(client: Client, place: Place, record: Record, tables: Iterable[Held
 
 def _label(place: Place, record: Record) -> str:
     """Return the name of a constraint, which has letters, digits and underscores alone."""
-    owner = "".join(one if one.isascii() and one.isalnum() else f"_{ord(one):x}_" for one in place.owner)
+    owner = "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):x}_" for char in place.owner)
     return f"sluice_{owner}_{record.term}"

@@ -84,20 +84,20 @@ class Client:
         self, doing: str, statement: str, rows: pa.Table, settings: Mapping[str, str], *, hidden: bool = False
     ) -> None:
         """Send rows. ``hidden``: errors do not show what the server says. Raises what :meth:`ask` raises."""
-        given = {"query": f"{statement} FORMAT ArrowStream", "async_insert": "0", **settings}
-        self._sent(doing, given, stream_of(rows, self.place.options.compression), hidden=hidden)
+        parameters = {"query": f"{statement} FORMAT ArrowStream", "async_insert": "0", **settings}
+        self._sent(doing, parameters, stream_of(rows, self.place.options.compression), hidden=hidden)
 
     def _sent(
         self,
         doing: str,
-        given: Mapping[str, str],
+        parameters: Mapping[str, str],
         body: bytes,
         *,
         allow: Collection[int] = (),
         hidden: bool = False,
     ) -> Reply:
         self.web.doing = doing
-        address = f"{self.place.receiver.base}/?{urlencode({'wait_end_of_query': '1', **given})}"
+        address = f"{self.place.receiver.base}/?{urlencode({'wait_end_of_query': '1', **parameters})}"
         headers = {"Content-Type": "application/octet-stream"}
         request = Request("POST", address, headers, body, hidden=hidden)
         return self.web.exchange(request, lambda answer, _: self._judged(answer, request, allow))
@@ -107,11 +107,11 @@ class Client:
         code = int(given_header) if given_header.isdigit() else 0
         if (answer.status // 100 == 2 and not code) or code in allow:
             return Reply(code, answer.body)
-        said = "" if request.hidden else f": {self.place.receiver.scrubbed(shown(answer.text))}"
+        detail = "" if request.hidden else f": {self.place.receiver.scrubbed(shown(answer.text))}"
         about = f"error {code}" if code else str(answer.status)
         if code in _LATER or (not code and may_pass_later(answer.status)):
-            return Again(f"the server answers {about}{said}")
-        message, where = f"{self.web.doing}: the server answers {about}{said}", self.place.receiver.base
+            return Again(f"the server answers {about}{detail}")
+        message, where = f"{self.web.doing}: the server answers {about}{detail}", self.place.receiver.base
         if code in _LOGIN:
             listed = "docs/clickhouse-target.md lists the rights that the login needs"
             hint = "; ".join(filter(None, (clickhouse_grant_for(answer.text), listed)))
@@ -125,11 +125,11 @@ class Client:
 
 def stream_of(rows: pa.Table, compression: str = "none") -> bytes:
     """Return rows as an Arrow stream."""
-    made = pa.BufferOutputStream()
+    buffer = pa.BufferOutputStream()
     written = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-    with ipc.new_stream(made, rows.schema, options=written) as stream:
+    with ipc.new_stream(buffer, rows.schema, options=written) as stream:
         stream.write_table(rows)
-    return bytes(made.getvalue().to_pybytes())
+    return bytes(buffer.getvalue().to_pybytes())
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class HeldType:
     @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers in the brackets."""
-        return tuple(int(one) for one in re.findall(r"(?:^|,)\s*(\d+)", self.inside))
+        return tuple(int(digits) for digits in re.findall(r"(?:^|,)\s*(\d+)", self.inside))
 
     @property
     def labels(self) -> dict[str, int]:
@@ -62,7 +62,7 @@ _NEVER_NULL = frozenset({"Array", "Map", "Tuple", "Nested", "Variant", "Dynamic"
 def unescaped(text: str) -> str:
     """Return a text of SQL without its escapes."""
     return re.sub(
-        r"\\(.)|''", lambda found: _UNESCAPED.get(found[1], found[1]) if found[1] else "'", text, flags=re.DOTALL
+        r"\\(.)|''", lambda match: _UNESCAPED.get(match[1], match[1]) if match[1] else "'", text, flags=re.DOTALL
     )
 
 
@@ -94,8 +94,8 @@ _KNOWN = frozenset({
 
 def declared_problem(declared: str) -> str:
     """Return what is wrong with a type that a person wrote; "" if nothing is."""
-    found = held_type(declared)
-    if found.word not in _KNOWN or declared.count("(") != declared.count(")"):
+    column_type = held_type(declared)
+    if column_type.word not in _KNOWN or declared.count("(") != declared.count(")"):
         return f"{declared!r} is no type that Sluice writes; write one of {', '.join(sorted(_KNOWN))}"
     return ""
 
@@ -119,24 +119,24 @@ def _moment(column_type: ColumnType) -> str:
     return f"DateTime64({column_type.digits}, 'UTC')"
 
 
-def enum_type(labels: tuple[str, ...], there: Mapping[str, int] | None = None) -> str:
+def enum_type(labels: tuple[str, ...], held_numbers: Mapping[str, int] | None = None) -> str:
     """Return an Enum with labels; those that are there keep their numbers. "" if there are too many."""
-    numbers = dict(there or {})
+    numbers = dict(held_numbers or {})
     if not numbers:
         numbers = {"": 0, **{label: number for number, label in enumerate(labels, 1)}}
     for label in ("", *labels):
         if label not in numbers:
             numbers[label] = max(numbers.values()) + 1
     bits = next((bits for bits, most in zip((8, 16), _MOST_LABELS, strict=True) if max(numbers.values()) <= most), 0)
-    said = ", ".join(
-        f"{literal(label)} = {number}" for label, number in sorted(numbers.items(), key=lambda one: one[1])
+    entries = ", ".join(
+        f"{literal(label)} = {number}" for label, number in sorted(numbers.items(), key=lambda entry: entry[1])
     )
-    return f"Enum{bits}({said})" if bits else ""
+    return f"Enum{bits}({entries})" if bits else ""
 
 
 OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
     **dict.fromkeys(WHOLE, _whole),
-    K.DECIMAL: lambda made: f"Decimal({made.precision}, {made.scale})",
+    K.DECIMAL: lambda column_type: f"Decimal({column_type.precision}, {column_type.scale})",
     K.FLOAT: "Float32",
     K.DOUBLE: "Float64",
     K.DATE: "Date32",
@@ -158,30 +158,32 @@ LOSES: Mapping[ColumnKind, str] = {
 """What a column of the proposed type does not say of the values; it changes none."""
 
 
-def own_type(made: ColumnType, enums: str = "text") -> str:
+def own_type(column_type: ColumnType, enums: str = "text") -> str:
     """Return the type that is proposed for a column, without Nullable."""
-    if made.kind is K.ENUM and enums == "enum" and (found := enum_type(made.labels)):
-        return found
-    own = OWN[made.kind]
-    return own if isinstance(own, str) else own(made)
+    if column_type.kind is K.ENUM and enums == "enum" and (declared := enum_type(column_type.labels)):
+        return declared
+    own = OWN[column_type.kind]
+    return own if isinstance(own, str) else own(column_type)
 
 
-def takes(made: ColumnType, there: HeldType) -> bool:
-    """Return True if a column holds every value of ``made``, except for what :func:`lost` says."""
-    word, kind = there.word, made.kind
+def takes(sent_type: ColumnType, target_type: HeldType) -> bool:
+    """Return True if a column holds every value of ``sent_type``, except for what :func:`lost` says."""
+    word, kind = target_type.word, sent_type.kind
     if word == "String":
         return kind not in WHOLE | {K.FLOAT, K.DOUBLE}
     if kind in WHOLE | {K.DECIMAL}:
         if word == "Decimal":
-            precision, scale = (*there.numbers, 0)[:2]
+            precision, scale = (*target_type.numbers, 0)[:2]
             digits, fraction = (
-                (made.precision, made.scale) if kind is K.DECIMAL else (len(str(max(map(abs, _range(made))))), 0)
+                (sent_type.precision, sent_type.scale)
+                if kind is K.DECIMAL
+                else (len(str(max(map(abs, _range(sent_type))))), 0)
             )
             return scale >= fraction and precision - scale >= digits - fraction
         match = re.fullmatch(r"(U?)Int(\d+)", word)
         if match is None or kind is K.DECIMAL:
             return False
-        bits, (low, high) = int(match[2]), _range(made)
+        bits, (low, high) = int(match[2]), _range(sent_type)
         least, most = (0, 2**bits - 1) if match[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return least <= low and high <= most
     match kind:
@@ -190,13 +192,13 @@ def takes(made: ColumnType, there: HeldType) -> bool:
         case K.DATE:
             return word in {"Date32", "Date"}
         case K.DATETIME | K.TIMESTAMP:
-            return (word == "DateTime64" and there.numbers[:1] >= (made.digits,)) or (
-                word == "DateTime" and not made.digits
+            return (word == "DateTime64" and target_type.numbers[:1] >= (sent_type.digits,)) or (
+                word == "DateTime" and not sent_type.digits
             )
         case K.TIME:
             return word == "Int64"
         case K.ENUM:
-            return word in {"Enum8", "Enum16"} and {"", *made.labels} <= there.labels.keys()
+            return word in {"Enum8", "Enum16"} and {"", *sent_type.labels} <= target_type.labels.keys()
         case K.UUID | K.JSON:
             return word == {K.UUID: "UUID", K.JSON: "JSON"}[kind]
         case K.INET4 | K.INET6:
@@ -204,22 +206,22 @@ def takes(made: ColumnType, there: HeldType) -> bool:
     return False
 
 
-def lost(made: ColumnType, there: HeldType) -> str:
-    """Return what a column that takes ``made`` does not keep, or does not say; "" for nothing."""
-    if there.word == "JSON":
-        kept = "the order and the repetition of its names and the text of numbers are lost"
-        return Loss(f"{kept}, and `sluice verify` does not compare it")
-    if made.kind is K.ENUM and there.word == "String":
+def lost(sent_type: ColumnType, target_type: HeldType) -> str:
+    """Return what a column that takes ``sent_type`` does not keep, or does not say; "" for nothing."""
+    if target_type.word == "JSON":
+        loss = "the order and the repetition of its names and the text of numbers are lost"
+        return Loss(f"{loss}, and `sluice verify` does not compare it")
+    if sent_type.kind is K.ENUM and target_type.word == "String":
         return "the order of the labels is lost"
-    if there.word in {"Date", "DateTime"}:
+    if target_type.word in {"Date", "DateTime"}:
         return "it holds few years: rows with other dates are refused, or the value becomes NULL (options.unfit_dates)"
-    if made.kind in TIMES and there.word == "DateTime64" and "'UTC'" not in there.inside:
+    if sent_type.kind in TIMES and target_type.word == "DateTime64" and "'UTC'" not in target_type.inside:
         return "values are taken for UTC, and shown in another time zone"
-    if made.kind is K.DECIMAL and there.word == "String":
+    if sent_type.kind is K.DECIMAL and target_type.word == "String":
         return "it is the text of the digits"
-    if made.kind in DATES | {K.TIME} and there.word == "String":
+    if sent_type.kind in DATES | {K.TIME} and target_type.word == "String":
         return "it is the source's text"
-    return LOSES.get(made.kind, "")
+    return LOSES.get(sent_type.kind, "")
 
 
 __all__ = [

@@ -53,22 +53,26 @@ class ClickHouseComparer(ComparesRowsOnly):
     ) -> RangeDifferences:
         """See :meth:`sluice.targets.port.Comparer.compare`. Raises MappingError."""
         with connected(self.place) as client:
-            made, rows = self._made(client, plan), rows.combine_chunks()
-            fields = made.fields(rows.schema)
-            own_columns = made.converted(rows, fields, np.ones(rows.num_rows, bool)).columns
-            key = [true_name(field) for field in made.key_fields(rows.schema)]
+            table, rows = self._made(client, plan), rows.combine_chunks()
+            fields = table.fields(rows.schema)
+            own_columns = table.converted(rows, fields, np.ones(rows.num_rows, bool)).columns
+            key = [true_name(field) for field in table.key_fields(rows.schema)]
             differences = RangeDifferences()
             if rows.num_rows:
-                types = {one: values.type for one, values in own_columns.items()}
-                there = made.held_rows(client, {one: own_columns[one] for one in key}, types)
-                odd = {column for column in own_columns if made.held.columns[column].type.word == "JSON"}
+                types = {column: values.type for column, values in own_columns.items()}
+                stored = table.held_rows(client, {column: own_columns[column] for column in key}, types)
+                odd = {column for column in own_columns if table.held.columns[column].type.word == "JSON"}
                 differences = _compared(
-                    {one: own for one, own in own_columns.items() if one not in odd}, there, key, values=values
+                    {column: own for column, own in own_columns.items() if column not in odd},
+                    stored,
+                    key,
+                    values=values,
                 )
             if item is None or item.listed is None:
                 return differences
             return replace(
-                differences, extra=self._beyond(client, made, rows, item, {one: own_columns[one] for one in key})
+                differences,
+                extra=self._beyond(client, table, rows, item, {column: own_columns[column] for column in key}),
             )
 
     def not_listed(self, plan: PlannedTable) -> str:
@@ -83,9 +87,10 @@ class ClickHouseComparer(ComparesRowsOnly):
             [[count]] = client.ask("counting rows", f"SELECT count() FROM {place} FORMAT JSONCompactEachRow").rows
             shares = -(-int(count) // _LISTED) or 1
             columns = ", ".join(
-                f"{read_expression(f't.{name(one)}', held_table.columns[one].type)} AS {name(one)}" for one in plan.key
+                f"{read_expression(f't.{name(column)}', held_table.columns[column].type)} AS {name(column)}"
+                for column in plan.key
             )
-            by = f"cityHash64({', '.join(f't.{name(one)}' for one in plan.key)})"
+            by = f"cityHash64({', '.join(f't.{name(column)}' for column in plan.key)})"
             for share in range(shares):
                 statement = (
                     f"SELECT {columns} FROM {place} AS t FINAL WHERE {by} % {shares} = {share} "
@@ -94,54 +99,54 @@ class ClickHouseComparer(ComparesRowsOnly):
                 combine_chunks = client.ask(f"reading keys of {held_table.table}", statement).table.combine_chunks()
                 yield self._key_table(rows, combine_chunks)
 
-    def _key_table(self, rows: TableRows, there: pa.Table) -> pa.Table:
-        found = {}
+    def _key_table(self, rows: TableRows, key_rows: pa.Table) -> pa.Table:
+        key_columns = {}
         try:
             for column in rows.plan.key_columns:
-                values = there[column.name]
+                values = key_rows[column.name]
                 chunk = values.chunk(0) if values.num_chunks else pa.array([], values.type)
-                found[column.name] = stored_key(chunk, column.sent_type)
+                key_columns[column.name] = stored_key(chunk, column.sent_type)
         except (pa.ArrowException, ValueError) as error:
             raise LoadError(
                 f"keys of {rows.plan.target} cannot be read back: {error!r}",
                 where=str(rows.plan.target),
                 hint="did another program write them?",
             ) from None
-        return pa.table(found)
+        return pa.table(key_columns)
 
     def _made(self, client: Client, plan: PlannedTable) -> TableRows:
         held_table = require(self.place, held_tables(client, [plan.target], every=False), plan)
         return TableRows(self.place, plan, held_table, years_of(client))
 
     def _beyond(
-        self, client: Client, made: TableRows, rows: pa.Table, item: KeyRange, mine: Mapping[str, pa.Array]
+        self, client: Client, table: TableRows, rows: pa.Table, item: KeyRange, own_keys: Mapping[str, pa.Array]
     ) -> pa.Table | None:
         """Return the listed keys that only the target has."""
         listed = item.listed
         if listed is None or not listed.num_rows:
             return None
-        keys = sent_keys(made, listed_keys(made.plan, listed, rows.schema))
-        there = made.held_rows(client, keys, {one: values.type for one, values in keys.items()})
-        here = set(key_tuples(there)) - set(key_tuples(mine))
-        return keys_where(listed, [one in here for one in key_tuples(keys)])
+        keys = sent_keys(table, listed_keys(table.plan, listed, rows.schema))
+        held_keys = table.held_rows(client, keys, {column: values.type for column, values in keys.items()})
+        here = set(key_tuples(held_keys)) - set(key_tuples(own_keys))
+        return keys_where(listed, [key in here for key in key_tuples(keys)])
 
 
 def _compared(
-    mine: Mapping[str, pa.Array], there: Mapping[str, pa.Array], key: Sequence[str], *, values: bool
+    own_columns: Mapping[str, pa.Array], stored: Mapping[str, pa.Array], key: Sequence[str], *, values: bool
 ) -> RangeDifferences:
-    places = {one: number for number, one in enumerate(key_tuples({name: there[name] for name in key}))}
-    keys = list(key_tuples({name: mine[name] for name in key}))
-    missing = tuple(number for number, one in enumerate(keys) if one not in places)
-    numbers = [number for number, one in enumerate(keys) if one in places]
+    places = {key_tuple: number for number, key_tuple in enumerate(key_tuples({name: stored[name] for name in key}))}
+    keys = list(key_tuples({name: own_columns[name] for name in key}))
+    missing = tuple(number for number, key_tuple in enumerate(keys) if key_tuple not in places)
+    numbers = [number for number, key_tuple in enumerate(keys) if key_tuple in places]
     own, at = pa.array(numbers, pa.int64()), pa.array([places[keys[number]] for number in numbers], pa.int64())
     odd: dict[int, list[str]] = {}
-    for one, values_ in mine.items():
-        same = _same(values_.take(own), there[one].take(at))
+    for column, values_ in own_columns.items():
+        same = _same(values_.take(own), stored[column].take(at))
         for place in np.flatnonzero(~same).tolist():
-            odd.setdefault(numbers[place], []).append(one)
+            odd.setdefault(numbers[place], []).append(column)
 
-    def pair(number: int, one: str) -> tuple[str | None, str | None]:
-        return _text(mine[one], number), _text(there[one], places[keys[number]])
+    def pair(number: int, column: str) -> tuple[str | None, str | None]:
+        return _text(own_columns[column], number), _text(stored[column], places[keys[number]])
 
     different = tuple(
         RowDifference(number, tuple(names), tuple(pair(number, name) for name in names) if values else ())
@@ -150,11 +155,11 @@ def _compared(
     return RangeDifferences(missing, different)
 
 
-def _same(mine: pa.Array, there: pa.Array) -> np.ndarray[Any, Any]:
+def _same(own_values: pa.Array, held_values: pa.Array) -> np.ndarray[Any, Any]:
     """Return a mask of equal values: NULL equals only NULL, and every bit of a number counts."""
-    mine, there = comparable(mine), comparable(there)
-    equal = pc.fill_null(pc.equal(mine, there), False)
-    both = pc.and_(pc.is_null(mine), pc.is_null(there))
+    own_values, held_values = comparable(own_values), comparable(held_values)
+    equal = pc.fill_null(pc.equal(own_values, held_values), False)
+    both = pc.and_(pc.is_null(own_values), pc.is_null(held_values))
     return np.asarray(pc.or_(equal, both).to_numpy(zero_copy_only=False))
 
 

@@ -86,9 +86,9 @@ class HeldTables(OnlyColumns):
         """Return a table as of now."""
         return held_tables(self._client, [table], every=self._place.every).get(table)
 
-    def column(self, one: TableChange, name: str) -> str | None:
+    def column(self, table_change: TableChange, name: str) -> str | None:
         """Return the name by the mapping; in a table of changes another one for a name that Sluice has."""
-        column = super().column(one, name)
+        column = super().column(table_change, name)
         return column_name(self._place, column) if column is not None else None
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
@@ -141,15 +141,15 @@ def follow(client: Client, place: Place, fence: Fence, change: SchemaChange) -> 
     change_record(CheckpointRows(client, place), done, place)
 
 
-def remove_older(client: Client, place: Place, fence: Fence, held: HeldTable) -> None:
+def remove_older(client: Client, place: Place, fence: Fence, held_table: HeldTable) -> None:
     """Remove the rows of a table that are older than the batch, and let it refuse those of older writers.
 
     A process that stood still removes no rows of newer ones: TRUNCATE would.
     """
     record = guarded(client, place, fence)
-    shut_out(client, place, record, [held])
+    shut_out(client, place, record, [held_table])
     older = f"{VERSION} < {record.version(fence.batch, stays=False)}"
-    client.ask(f"removing rows of {held.table}", f"DELETE FROM {table_name(held.table)} WHERE {older}")
+    client.ask(f"removing rows of {held_table.table}", f"DELETE FROM {table_name(held_table.table)} WHERE {older}")
 
 
 @dataclass
@@ -169,8 +169,8 @@ class _Follower:
             case DropTable(table):
                 self._drop(table)
             case EmptyTable(table):
-                if (there := self.held.held(table)) is not None:
-                    remove_older(self.client, self.place, self.fence, there)
+                if (held_table := self.held.held(table)) is not None:
+                    remove_older(self.client, self.place, self.fence, held_table)
             case RenameTable(table, to):
                 self._rename(table, to)
             case CreateTable():
@@ -268,9 +268,9 @@ class _Follower:
             if given_column is not None:
                 raise not_converted(self.change, effect, table, "a target of type clickhouse converts no rows")
         key, renamed = held_table.key or (), step.renamed
-        gone = [drop for drop in step.drops if drop in key]
-        if gone:
-            raise not_followed(self.change, f"column {gone[0]} is part of the key of {table}", _BY_HAND)
+        dropped_keys = [drop for drop in step.drops if drop in key]
+        if dropped_keys:
+            raise not_followed(self.change, f"column {dropped_keys[0]} is part of the key of {table}", _BY_HAND)
         if step.takes_names:
             why = "a column takes the name of another one, which a load that is repeated would do twice"
             raise not_followed(self.change, why, _BY_HAND)
@@ -297,55 +297,54 @@ class _Follower:
             self._modify(step, wider, keys)
         self._see(table)
 
-    def _added(self, step: AlterTable, given: str, column: ColumnDefinition, declared: str) -> str:
+    def _added(self, step: AlterTable, added_name: str, column: ColumnDefinition, declared: str) -> str:
         """Return the clause that adds a column: rows that are there have the source's own default."""
         known_default_value = self.change.meaning.default_value(column)
         if known_default_value.value is None:
-            raise not_filled(self.change, step.table, given, known_default_value.why, added_by_hand())
-        there, column_type = held_type(declared), type_of(self.change, column)
-        values, odd = sent(pa.repeat(known_default_value.value, 1), column_type, there, ALL_YEARS)
-        if odd is not None and (self.place.options.unfit_dates == "refuse" or not there.nullable):
-            raise not_filled(
-                self.change, step.table, given, f"no {declared} holds its default {column.default}", added_by_hand()
-            )
-        text = default_sql(values, column_type, there)
-        return f"ADD COLUMN IF NOT EXISTS {name(given)} {declared}{f' DEFAULT {text}' if text != 'NULL' else ''}"
+            raise not_filled(self.change, step.table, added_name, known_default_value.why, added_by_hand())
+        target_type, column_type = held_type(declared), type_of(self.change, column)
+        values, odd = sent(pa.repeat(known_default_value.value, 1), column_type, target_type, ALL_YEARS)
+        if odd is not None and (self.place.options.unfit_dates == "refuse" or not target_type.nullable):
+            why = f"no {declared} holds its default {column.default}"
+            raise not_filled(self.change, step.table, added_name, why, added_by_hand())
+        text = default_sql(values, column_type, target_type)
+        return f"ADD COLUMN IF NOT EXISTS {name(added_name)} {declared}{f' DEFAULT {text}' if text != 'NULL' else ''}"
 
     def _wider(self, step: AlterTable, held_table: HeldTable, types: Mapping[str, str]) -> dict[str, str]:
         """Return the types of columns that need another one, by their names after the change. Raises LoadError."""
-        found: dict[str, str] = {}
+        wider: dict[str, str] = {}
         for change in step.changes:
             held_column = held_table.columns.get(change.was)
             if change.kind in _OF_TYPES and held_column is not None and change.name in types:
                 column_type = type_of(self.change, change.new)
-                if wanted := self._wanted(
+                if needed_type := self._wanted(
                     held_column.type, column_type, types[change.name], change.name, copied=step.copied
                 ):
-                    found[change.name] = wanted
-        return found
+                    wider[change.name] = needed_type
+        return wider
 
     def _wanted(
-        self, there: HeldType, column_type: ColumnType, declared: str, given: str, *, copied: bool = False
+        self, target_type: HeldType, column_type: ColumnType, declared: str, column: str, *, copied: bool = False
     ) -> str:
         """Return the type that a column needs, "" if the one that it has is enough. Raises LoadError."""
-        wanted = held_type(declared)
-        nullable = there.nullable or wanted.nullable
-        if takes(column_type, there):
-            return there.as_nullable(nullable) if nullable is not there.nullable else ""
-        if there.word.startswith("Enum") and wanted.word.startswith("Enum"):
-            longer = enum_type(column_type.labels, there.labels)
+        needed_type = held_type(declared)
+        nullable = target_type.nullable or needed_type.nullable
+        if takes(column_type, target_type):
+            return target_type.as_nullable(nullable) if nullable is not target_type.nullable else ""
+        if target_type.word.startswith("Enum") and needed_type.word.startswith("Enum"):
+            longer = enum_type(column_type.labels, target_type.labels)
             if longer:
                 return held_type(longer).as_nullable(nullable)
-        if copied or _widens(there, wanted):
-            return wanted.as_nullable(nullable)
-        why = f"column {given} is {there.declared}, which cannot hold values of the new type"
+        if copied or _widens(target_type, needed_type):
+            return needed_type.as_nullable(nullable)
+        why = f"column {column} is {target_type.declared}, which cannot hold values of the new type"
         raise not_followed(self.change, why, _BY_HAND)
 
-    def _widen(self, table: TableId, given: str, held_type: HeldType, column_type: ColumnType, declared: str) -> None:
-        if wanted := self._wanted(held_type, column_type, declared, given):
+    def _widen(self, table: TableId, column: str, held_type: HeldType, column_type: ColumnType, declared: str) -> None:
+        if needed := self._wanted(held_type, column_type, declared, column):
             self._run(
                 f"changing table {table}",
-                f"ALTER TABLE {table_name(table)} MODIFY COLUMN {name(given)} {wanted} SETTINGS mutations_sync = 2",
+                f"ALTER TABLE {table_name(table)} MODIFY COLUMN {name(column)} {needed} SETTINGS mutations_sync = 2",
             )
 
     def _modify(self, step: AlterTable, wider: Mapping[str, str], keys: Mapping[str, str]) -> None:
@@ -357,7 +356,7 @@ class _Follower:
         assert held_table is not None
         key = held_table.key or ()
         if not set(key) & (wider.keys() | keys.keys()):
-            parts = ", ".join(f"MODIFY COLUMN {name(one)} {declared}" for one, declared in wider.items())
+            parts = ", ".join(f"MODIFY COLUMN {name(column)} {declared}" for column, declared in wider.items())
             self._run(f"changing table {table}", f"ALTER TABLE {table_name(table)} {parts} SETTINGS mutations_sync = 2")
             return
         own = f"{table.table}~sluice~"
@@ -366,17 +365,19 @@ class _Follower:
             f"SELECT name FROM system.tables WHERE database = {literal(table.schema)} "
             f"AND startsWith(name, {literal(own)}) FORMAT JSONCompactEachRow"
         )
-        for [left] in self.client.ask(
+        for [stale] in self.client.ask(
             "looking for tables", statement
         ).rows:  # also of a process that stood still: it cannot exchange it any more
-            self._run(f"removing table {left}", f"DROP TABLE IF EXISTS {table_name(TableId(table.schema, left))} SYNC")
+            self._run(
+                f"removing table {stale}", f"DROP TABLE IF EXISTS {table_name(TableId(table.schema, stale))} SYNC"
+            )
         columns = {
-            keys.get(one, one): wider.get(keys.get(one, one), column.type.declared)
-            for one, column in held_table.columns.items()
+            keys.get(old_name, old_name): wider.get(keys.get(old_name, old_name), column.type.declared)
+            for old_name, column in held_table.columns.items()
         }
         self._run(
             f"making table {own_table}",
-            create_table(self.place, own_table, columns, [keys.get(one, one) for one in key]),
+            create_table(self.place, own_table, columns, [keys.get(key_column, key_column) for key_column in key]),
         )
         shut_out(
             self.client,
@@ -396,17 +397,17 @@ class _Follower:
         )
 
 
-def _widens(held_type: HeldType, wanted: HeldType) -> bool:
+def _widens(held_type: HeldType, needed_type: HeldType) -> bool:
     """Return True if the server's conversion keeps every value."""
     for kind in ("Int", "UInt"):
-        if held_type.word.startswith(kind) and wanted.word.startswith("Int" if kind == "Int" else ("UInt", "Int")):
-            bits, more = (int(one.word.rpartition("nt")[2]) for one in (held_type, wanted))
-            return more > bits or (more == bits and held_type.word == wanted.word)
-    if held_type.word == wanted.word == "Decimal":
-        (precision, scale), (more, fraction) = held_type.numbers, wanted.numbers
+        if held_type.word.startswith(kind) and needed_type.word.startswith("Int" if kind == "Int" else ("UInt", "Int")):
+            bits, more = (int(int_type.word.rpartition("nt")[2]) for int_type in (held_type, needed_type))
+            return more > bits or (more == bits and held_type.word == needed_type.word)
+    if held_type.word == needed_type.word == "Decimal":
+        (precision, scale), (more, fraction) = held_type.numbers, needed_type.numbers
         return fraction >= scale and more - fraction >= precision - scale
-    if held_type.word == wanted.word == "DateTime64":
-        return wanted.numbers[0] >= held_type.numbers[0]
+    if held_type.word == needed_type.word == "DateTime64":
+        return needed_type.numbers[0] >= held_type.numbers[0]
     moves = {
         ("Float32", "Float64"),
         ("Date", "Date32"),
@@ -415,7 +416,7 @@ def _widens(held_type: HeldType, wanted: HeldType) -> bool:
         ("Enum16", "String"),
         ("UUID", "String"),
     }
-    return (held_type.word, wanted.word) in moves or held_type.word == wanted.word == "String"
+    return (held_type.word, needed_type.word) in moves or held_type.word == needed_type.word == "String"
 
 
 __all__ = ["FOLLOWED_CHANGES", "FOLLOWED_MERGED", "follow", "remove_older"]

@@ -58,30 +58,32 @@ class Block:
 class TableRows(KeyedRows):
     """Makes blocks for a table, and reads what it holds."""
 
-    def __init__(self, place: Place, plan: PlannedTable, held: HeldTable, years: Years) -> None:
+    def __init__(self, place: Place, plan: PlannedTable, held_table: HeldTable, years: Years) -> None:
         super().__init__(plan)
-        self.place, self.held, self.years = place, held, years
+        self.place, self.held, self.years = place, held_table, years
         self._generated = {column.name for column in plan.columns if column.generated}
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns that are sent."""
-        return [one for one in self.sent(schema) if true_name(one) not in self._generated]
+        return [arrow_field for arrow_field in self.sent(schema) if true_name(arrow_field) not in self._generated]
 
     def converted(self, rows: pa.Table, fields: Sequence[pa.Field], stays: _Mask) -> Block:
         """Convert columns of rows. ``stays``: the rows whose values count."""
-        block, refuses, known = Block({}), self.place.options.unfit_dates == "refuse", self.known(rows)
+        block, refuses, masks = Block({}), self.place.options.unfit_dates == "refuse", self.known(rows)
         for arrow_field in fields:
-            given, counts = true_name(arrow_field), stays & known[arrow_field.name] if known else stays
-            column = self.held.columns[column_name(self.place, given)]
+            source_column, counts = true_name(arrow_field), stays & masks[arrow_field.name] if masks else stays
+            column = self.held.columns[column_name(self.place, source_column)]
             values, odd = sent(one_chunk(rows[arrow_field.name]), self.type_of(arrow_field), column.type, self.years)
-            needed = given in self.plan.key or not column.type.nullable
+            needed = source_column in self.plan.key or not column.type.nullable
             if odd is not None and pa.types.is_decimal(values.type):
-                block.refuse(odd & counts, given, f"NaN, which {column.type.declared} cannot hold")
+                block.refuse(odd & counts, source_column, f"NaN, which {column.type.declared} cannot hold")
             elif odd is not None and (refuses or needed):
-                block.refuse(odd & counts, given, f"{column.type.declared} cannot hold this date (options.unfit_dates)")
+                block.refuse(
+                    odd & counts, source_column, f"{column.type.declared} cannot hold this date (options.unfit_dates)"
+                )
             if needed:
                 null = np.asarray(values.is_null().to_numpy(zero_copy_only=False))
-                block.refuse(null & counts, given, "NULL in a column that takes none")
+                block.refuse(null & counts, source_column, "NULL in a column that takes none")
             block.columns[column.name] = values
         return block
 
@@ -101,31 +103,31 @@ class TableRows(KeyedRows):
         if lacks.any():
             self._complete(client, rows, block, fields, lacks, moved, copied=copied)
         old = self._old_keys_sent(rows) if gone.any() or moved.any() else {}
-        kept = np.ones(rows.num_rows, bool)
-        kept[list(block.refused)] = False
+        keep = np.ones(rows.num_rows, bool)
+        keep[list(block.refused)] = False
         for column, values in old.items():  # a deleted row has the key under which the target holds it
             block.columns[column] = pc.if_else(pa.array(gone), values, block.columns[column])
         marks = pa.array(gone.astype(np.uint8))
-        whole = self._block(block.columns, marks, record, batch, stays, kept)
-        moved &= kept
+        merged_block = self._block(block.columns, marks, record, batch, stays, keep)
+        moved &= keep
         if moved.any():
             nothing = {
-                one: values if one in old else pa.nulls(rows.num_rows, values.type)
-                for one, values in (block.columns | old).items()
+                column: values if column in old else pa.nulls(rows.num_rows, values.type)
+                for column, values in (block.columns | old).items()
             }
             ones = pa.array(np.ones(rows.num_rows, np.uint8))
-            left = self._block(nothing, ones, record, batch, np.zeros(rows.num_rows, bool), moved)
-            whole = pa.concat_tables([whole, left]).combine_chunks()
-        return self._signed(whole), block.refused
+            tombstones = self._block(nothing, ones, record, batch, np.zeros(rows.num_rows, bool), moved)
+            merged_block = pa.concat_tables([merged_block, tombstones]).combine_chunks()
+        return self._signed(merged_block), block.refused
 
-    def _moved(self, rows: pa.Table, gone: _Mask) -> _Mask:
+    def _moved(self, rows: pa.Table, deleted: _Mask) -> _Mask:
         """Return a mask of the rows that stay under another key than the one under which the target holds them."""
-        mask = np.asarray(one_chunk(rows["_before"]).is_valid().to_numpy(zero_copy_only=False)) & ~gone
-        found = np.zeros(rows.num_rows, bool)
-        for one, old in zip(self.key_fields(rows.schema), self.old_columns(rows), strict=True) if mask.any() else ():
-            other = pc.fill_null(pc.not_equal(one_chunk(rows[one.name]), old), False)
-            found |= np.asarray(other.to_numpy(zero_copy_only=False))
-        return found & mask
+        mask = np.asarray(one_chunk(rows["_before"]).is_valid().to_numpy(zero_copy_only=False)) & ~deleted
+        changed = np.zeros(rows.num_rows, bool)
+        for key, old in zip(self.key_fields(rows.schema), self.old_columns(rows), strict=True) if mask.any() else ():
+            differs = pc.fill_null(pc.not_equal(one_chunk(rows[key.name]), old), False)
+            changed |= np.asarray(differs.to_numpy(zero_copy_only=False))
+        return changed & mask
 
     def removed(self, keys: Mapping[str, pa.Array], record: Record, batch: int) -> pa.Table:
         """Return the block that removes keys, by name of column as they are sent."""
@@ -134,13 +136,13 @@ class TableRows(KeyedRows):
         return self._signed(self._block(dict(keys), ones, record, batch, no, ~no))
 
     def _block(
-        self, columns: Mapping[str, pa.Array], marks: pa.Array, record: Record, batch: int, stays: _Mask, kept: _Mask
+        self, columns: Mapping[str, pa.Array], marks: pa.Array, record: Record, batch: int, stays: _Mask, keep: _Mask
     ) -> pa.Table:
         versions = np.where(stays, record.version(batch, stays=True), record.version(batch, stays=False)).astype(
             np.uint64
         )
         table = pa.table({**columns, VERSION: pa.array(versions), DELETED: marks})
-        return table if kept.all() else table.filter(pa.array(kept))
+        return table if keep.all() else table.filter(pa.array(keep))
 
     def _signed(self, block: pa.Table) -> pa.Table:
         numbers = pa.array(np.zeros(block.num_rows, np.int32))
@@ -148,11 +150,11 @@ class TableRows(KeyedRows):
 
     def _old_keys_sent(self, rows: pa.Table) -> dict[str, pa.Array]:
         """Return the key's columns with the values that the target has, as they are sent."""
-        found = {}
-        for one, values in zip(self.key_fields(rows.schema), self.old_columns(rows), strict=True):
-            column = self.held.columns[true_name(one)]
-            found[column.name], _ = sent(values, self.type_of(one), column.type, self.years)
-        return found
+        old_keys = {}
+        for key, values in zip(self.key_fields(rows.schema), self.old_columns(rows), strict=True):
+            column = self.held.columns[true_name(key)]
+            old_keys[column.name], _ = sent(values, self.type_of(key), column.type, self.years)
+        return old_keys
 
     def _complete(
         self,
@@ -166,7 +168,7 @@ class TableRows(KeyedRows):
         copied: bool,
     ) -> None:
         """Fill in the columns that the log lacks with the target's."""
-        hidden, known = any(map(is_masked, rows.schema)), self.known(rows)
+        hidden, masks = any(map(is_masked, rows.schema)), self.known(rows)
         if (moved & lacks).any():
             raise LoadError(
                 f"the key of a row of {self.plan.source} changed, and the log has only its changed columns",
@@ -174,23 +176,25 @@ class TableRows(KeyedRows):
                 hint=f"{LOG_WHOLE_ROWS}; then `sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
             )
         key = {true_name(key): block.columns[true_name(key)] for key in self.key_fields(rows.schema)}
-        asked = {one: values.filter(pa.array(lacks)) for one, values in key.items()}
-        there = self.held_rows(client, asked, {one: values.type for one, values in block.columns.items()})
-        places = {one: number for number, one in enumerate(key_tuples({one: there[one] for one in key}))}
+        lacking = {column: values.filter(pa.array(lacks)) for column, values in key.items()}
+        stored = self.held_rows(client, lacking, {column: values.type for column, values in block.columns.items()})
+        places = {
+            key_tuple: number for number, key_tuple in enumerate(key_tuples({column: stored[column] for column in key}))
+        }
         ops, at = rows["_op"].to_pylist(), np.full(rows.num_rows, -1)
-        for number, key_tuple in zip(np.flatnonzero(lacks).tolist(), key_tuples(asked), strict=True):
+        for number, key_tuple in zip(np.flatnonzero(lacks).tolist(), key_tuples(lacking), strict=True):
             at[number] = places.get(key_tuple, -1)
             if at[number] < 0 and ops[number] == Op.UPDATE and not copied:
-                shown = "(masked)" if hidden else str(key_tuple)[:300]
+                key_text = "(masked)" if hidden else str(key_tuple)[:300]
                 raise LoadError(
-                    f"the target has no row {shown}, but the log only contains the changed columns of this row",
+                    f"the target has no row {key_text}, but the log only contains the changed columns of this row",
                     where=str(self.plan.target),
                     hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
                 )
         for arrow_field in fields:
-            absent, column = lacks & ~known[arrow_field.name], true_name(arrow_field)
+            absent, column = lacks & ~masks[arrow_field.name], true_name(arrow_field)
             if absent.any():
-                filled = there[column].take(pa.array(at, mask=at < 0))
+                filled = stored[column].take(pa.array(at, mask=at < 0))
                 own_column = block.columns[column]
                 block.columns[column] = pc.if_else(pa.array(absent), filled.cast(own_column.type), own_column)
 
@@ -202,9 +206,10 @@ class TableRows(KeyedRows):
 
         ``types``: what is sent of each column; texts are bytes.
         """
-        found: list[pa.Table] = []
+        parts: list[pa.Table] = []
         columns = ", ".join(
-            f"{read_expression(f't.{name(one)}', self.held.columns[one].type)} AS {name(one)}" for one in types
+            f"{read_expression(f't.{name(column)}', self.held.columns[column].type)} AS {name(column)}"
+            for column in types
         )
         structure = ", ".join(f"{name(key)} {self.held.columns[key].type.declared}" for key in keys)
         requested_table = pa.table(dict(keys))
@@ -213,18 +218,18 @@ class TableRows(KeyedRows):
         for first in range(0, requested_table.num_rows, step):
             part = stream_of(requested_table.slice(first, step).combine_chunks())
             listed = f"SELECT {names(keys)} FROM format(ArrowStream, {literal(structure)}, unhex('{part.hex()}'))"
-            left = ", ".join(f"t.{name(key)}" for key in keys)
+            key_columns = ", ".join(f"t.{name(key)}" for key in keys)
             statement = (
-                f"SELECT {columns} FROM {table_name(self.held.table)} AS t FINAL WHERE ({left}) IN ({listed}) "
+                f"SELECT {columns} FROM {table_name(self.held.table)} AS t FINAL WHERE ({key_columns}) IN ({listed}) "
                 "SETTINGS output_format_arrow_string_as_string = 0 FORMAT ArrowStream"
             )
-            found.append(client.ask(f"reading rows of {self.held.table}", statement).table)
-        concat_tables = pa.concat_tables(found) if found else None
+            parts.append(client.ask(f"reading rows of {self.held.table}", statement).table)
+        concat_tables = pa.concat_tables(parts) if parts else None
         return {
-            one: read_back(one_chunk(concat_tables[one]), kind)
+            column: read_back(one_chunk(concat_tables[column]), kind)
             if concat_tables is not None
             else read_back(pa.array([], kind), kind)
-            for one, kind in types.items()
+            for column, kind in types.items()
         }
 
     # -- every change ------------------------------------------------------------------------------------------------
@@ -251,12 +256,12 @@ class TableRows(KeyedRows):
         old = {
             true_name(field): json_texts(_plain(member(before, field.name)), self.type_of(field)) for field in fields
         }
-        texts = image({one: pc.fill_null(values, "null") for one, values in old.items()})
+        texts = image({column: pc.fill_null(values, "null") for column, values in old.items()})
         unsigned = np.uint64
         own = {
             "_op": one_chunk(rows["_op"]),
             "_batch": pa.array(np.full(count, batch, unsigned)),
-            **{one: one_chunk(rows[one]).cast(pa.uint64()) for one in ("_seq", "_row", "_txn", "_origin")},
+            **{column: one_chunk(rows[column]).cast(pa.uint64()) for column in ("_seq", "_row", "_txn", "_origin")},
             "_part": piece.part,
             "_txn_row": piece.txn_row,
             "_commit_time": one_chunk(rows["_commit_ts"]),
@@ -278,9 +283,9 @@ class TableRows(KeyedRows):
         table = client.ask(f"looking for changes of batch {batch} in {self.held.table}", statement).table
         if not table.num_rows:
             return block
-        held = set(zip(*(table[one].to_pylist() for one in CHANGE_KEY[1:]), strict=True))
-        mine = zip(*(block[one].to_pylist() for one in CHANGE_KEY[1:]), strict=True)
-        return block.filter(pa.array([one not in held for one in mine]))
+        stored_changes = set(zip(*(table[column].to_pylist() for column in CHANGE_KEY[1:]), strict=True))
+        block_changes = zip(*(block[column].to_pylist() for column in CHANGE_KEY[1:]), strict=True)
+        return block.filter(pa.array([change not in stored_changes for change in block_changes]))
 
 
 def _plain(values: pa.Array) -> pa.Array:

@@ -52,9 +52,9 @@ class ClickHouseSchema:
         findings: list[TableFinding] = []
         with connected(self.place) as client:
             try:
-                held = held_tables(client, [plan.target for plan in tables], every=self.place.every)
+                existing_tables = held_tables(client, [plan.target for plan in tables], every=self.place.every)
                 for plan in tables:
-                    findings += self._about(client, plan, held)
+                    findings += self._about(client, plan, existing_tables)
             except SluiceError as error:
                 findings.append(TableFinding("error", tables[0].target, "", error.message, hint=error.hint or ""))
         return findings
@@ -80,15 +80,16 @@ class ClickHouseSchema:
             column.name for column in sent_columns(plan) if column_name(place, column.name) not in held_table.columns
         ]
         if new:
-            made = {one: declared for one, declared in columns_of(place, plan).items() if one not in held_table.columns}
+            columns = columns_of(place, plan).items()
+            new_columns = {name: declared for name, declared in columns if name not in held_table.columns}
             view = place.view_of(plan.target)
             statements = [
-                add_columns(plan.target, made),
+                add_columns(plan.target, new_columns),
                 *([create_view(view, plan.target)] if view is not None else []),
             ]
-            for given in new:
-                why = f"it has no column {given!r}, which {plan.source} has"
-                yield TableFinding("error", plan.target, given, why, _SEPARATOR.join(statements), absent=True)
+            for new_column in new:
+                why = f"it has no column {new_column!r}, which {plan.source} has"
+                yield TableFinding("error", plan.target, new_column, why, _SEPARATOR.join(statements), absent=True)
             return
         try:
             require(place, held_tables, plan)
@@ -142,14 +143,14 @@ class ClickHouseSchema:
     def apply(self, statement: str) -> None:
         """Run what a finding proposes. Raises LoadError."""
         statements = statement.split(_SEPARATOR)
-        for one in statements:
-            if not _ALLOWED.match(one):
+        for sql in statements:
+            if not _ALLOWED.match(sql):
                 raise LoadError(
-                    f"this is no statement that `sluice check` proposes for a target of type clickhouse: {one[:300]}"
+                    f"this is no statement that `sluice check` proposes for a target of type clickhouse: {sql[:300]}"
                 )
         with connected(self.place, slow=True) as client:
-            for one in statements:
-                client.ask("making a table", one)
+            for sql in statements:
+                client.ask("making a table", sql)
 
 
 __all__ = ["ClickHouseSchema"]

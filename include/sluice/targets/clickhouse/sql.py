@@ -10,7 +10,7 @@ _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0", "\
 
 
 def _escaped(text: str, quote: str) -> str:
-    return "".join(f"\\{one}" if one == quote else _ESCAPES.get(one, one) for one in text)
+    return "".join(f"\\{character}" if character == quote else _ESCAPES.get(character, character) for character in text)
 
 
 def name(text: str) -> str:

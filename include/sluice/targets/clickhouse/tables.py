@@ -73,37 +73,37 @@ class HeldTable:
 
 def held_tables(client: Client, tables: Iterable[TableId], *, every: bool) -> dict[TableId, HeldTable]:
     """Return those of the tables that are there."""
-    wanted_tables, found = sorted(set(tables), key=str), {}
+    wanted_tables, existing_tables = sorted(set(tables), key=str), {}
     own = ENVELOPE if every else OWN
     for first in range(0, len(wanted_tables), _AT_ONCE):
-        asked = ", ".join(
-            f"({literal(one.schema)}, {literal(one.table)})" for one in wanted_tables[first : first + _AT_ONCE]
+        table_list = ", ".join(
+            f"({literal(place.schema)}, {literal(place.table)})" for place in wanted_tables[first : first + _AT_ONCE]
         )
         columns: dict[TableId, list[tuple[str, str, bool]]] = {}
         statement = (
             "SELECT database, table, name, type, is_in_sorting_key FROM system.columns "
-            f"WHERE (database, table) IN ({asked}) ORDER BY database, table, position FORMAT JSONCompactEachRow"
+            f"WHERE (database, table) IN ({table_list}) ORDER BY database, table, position FORMAT JSONCompactEachRow"
         )
         for database, table, column, declared, key in client.ask("reading columns", statement).rows:
             columns.setdefault(TableId(database, table), []).append((column, declared, bool(int(key))))
         statement = (
             "SELECT database, name, engine, engine_full, sorting_key, create_table_query FROM system.tables "
-            f"WHERE (database, name) IN ({asked}) FORMAT JSONCompactEachRow"
+            f"WHERE (database, name) IN ({table_list}) FORMAT JSONCompactEachRow"
         )
-        for database, table, engine, whole, sorted_by, made in client.ask("reading tables", statement).rows:
+        for database, table, engine, engine_full, sorted_by, create in client.ask("reading tables", statement).rows:
             place = TableId(database, table)
-            there = columns.get(place, [])
-            fences = {label: (unescaped(owner), int(version)) for label, owner, version in _FENCE.findall(made)}
-            found[place] = HeldTable(
+            rows = columns.get(place, [])
+            fences = {label: (unescaped(owner), int(version)) for label, owner, version in _FENCE.findall(create)}
+            existing_tables[place] = HeldTable(
                 place,
-                {one: HeldColumn(one, held_type(kind), key) for one, kind, key in there if one not in own},
-                {one: kind for one, kind, _ in there if one in own},
+                {column: HeldColumn(column, held_type(kind), key) for column, kind, key in rows if column not in own},
+                {column: kind for column, kind, _ in rows if column in own},
                 _key(sorted_by),
-                whole.partition(" ")[0] if whole.startswith(engine) else engine,
-                whole,
+                engine_full.partition(" ")[0] if engine_full.startswith(engine) else engine,
+                engine_full,
                 fences,
             )
-    return found
+    return existing_tables
 
 
 def _key(sorted_by: str) -> tuple[str, ...] | None:
@@ -122,16 +122,16 @@ def _key(sorted_by: str) -> tuple[str, ...] | None:
 
 
 # -- statements --------------------------------------------------------------------------------------------------------
-def column_name(place: Place, given: str) -> str:
+def column_name(place: Place, column: str) -> str:
     """Return the name of a user's column: in a table of changes one that Sluice has gets a ``$`` before it."""
-    return f"${given}" if place.every and (given in ENVELOPE or given.startswith("$")) else given
+    return f"${column}" if place.every and (column in ENVELOPE or column.startswith("$")) else column
 
 
-def declared_type(place: Place, table: TableId, given: str, made: ColumnType, *, nullable: bool) -> str:
+def declared_type(place: Place, table: TableId, column: str, sent_type: ColumnType, *, nullable: bool) -> str:
     """Return the type of a column that is made: that of the options, or the proposed one."""
-    wanted_type = place.options.types.get(f"{table}.{given}")
-    there = held_type(wanted_type or own_type(made, place.options.enums))
-    return there.as_nullable(there.nullable or nullable)
+    wanted_type = place.options.types.get(f"{table}.{column}")
+    column_type = held_type(wanted_type or own_type(sent_type, place.options.enums))
+    return column_type.as_nullable(column_type.nullable or nullable)
 
 
 def sent_columns(plan: PlannedTable) -> tuple[PlannedColumn, ...]:
@@ -163,10 +163,10 @@ def create_table(place: Place, table: TableId, columns: Mapping[str, str], key: 
     settings |= options.settings
     own, sort = (ENVELOPE, CHANGE_KEY) if place.every else (OWN, tuple(key))
     engine = "MergeTree" if place.every else f"ReplacingMergeTree({VERSION}, {DELETED})"
-    lines = [f"    {name(one)} {declared}" for one, declared in {**columns, **own}.items()]
+    lines = [f"    {name(column)} {declared}" for column, declared in {**columns, **own}.items()]
     by = options.partition_by.get(str(table))
-    said = ", ".join(
-        f"{one} = {value if isinstance(value, int) else literal(value)}" for one, value in settings.items()
+    settings_sql = ", ".join(
+        f"{setting} = {value if isinstance(value, int) else literal(value)}" for setting, value in settings.items()
     )
     return "\n".join([
         f"CREATE TABLE IF NOT EXISTS {table_name(table)} (",
@@ -174,13 +174,13 @@ def create_table(place: Place, table: TableId, columns: Mapping[str, str], key: 
         f") ENGINE = {kind}{engine}",
         *([f"PARTITION BY {by}"] if by else []),
         f"ORDER BY ({names(sort)})",
-        f"SETTINGS {said}",
+        f"SETTINGS {settings_sql}",
     ])
 
 
 def add_columns(table: TableId, columns: Mapping[str, str]) -> str:
     """Return the statement that adds columns."""
-    parts = ", ".join(f"ADD COLUMN IF NOT EXISTS {name(one)} {declared}" for one, declared in columns.items())
+    parts = ", ".join(f"ADD COLUMN IF NOT EXISTS {name(column)} {declared}" for column, declared in columns.items())
     return f"ALTER TABLE {table_name(table)} {parts}"
 
 
@@ -200,9 +200,9 @@ def make_statements(place: Place, plan: PlannedTable) -> list[str]:
 
 
 # -- what fits ---------------------------------------------------------------------------------------------------------
-def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable) -> HeldTable:
+def require(place: Place, existing_tables: Mapping[TableId, HeldTable], plan: PlannedTable) -> HeldTable:
     """Return the table of a planned one. Raises MappingError unless its rows can be written."""
-    held_table, apply = held.get(plan.target), f"`sluice check {place.pipeline} --apply`"
+    held_table, apply = existing_tables.get(plan.target), f"`sluice check {place.pipeline} --apply`"
     if held_table is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}", where=str(plan.target), hint=f"{apply} makes it"
@@ -220,12 +220,12 @@ def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable)
                 where=f"{plan.target}.{column.name}",
                 hint="give it another name: mapping.columns.rename",
             )
-    by_name = {one.name: column_name(place, one.name) for one in sent}
-    there = [one for one, named in by_name.items() if named in held_table.columns]
+    by_name = {column.name: column_name(place, column.name) for column in sent}
+    present_columns = [column for column, named in by_name.items() if named in held_table.columns]
     key = plan.key if place.every else held_table.key or ()
     require_names(
         plan,
-        there,
+        present_columns,
         key,
         column_hint=f"{apply} adds it, or leave it out: mapping.columns.exclude",
         key_hint="name the same key in the mapping: key; or remove the table and copy it anew",
@@ -234,7 +234,7 @@ def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable)
         if not takes(column.sent_type, held_table.columns[by_name[column.name]].type):
             raise does_not_fit(plan, column, held_table.columns[by_name[column.name]])
     parted = place.options.partition_by.get(str(plan.target), "")
-    others = {one.name for one in sent} - set(plan.key)
+    others = {column.name for column in sent} - set(plan.key)
     for word in re.findall(r"\w+", parted) if not place.every else ():
         if word in others:
             raise MappingError(
@@ -245,28 +245,28 @@ def require(place: Place, held: Mapping[TableId, HeldTable], plan: PlannedTable)
     return held_table
 
 
-def does_not_fit(plan: PlannedTable, column: PlannedColumn, there: HeldColumn) -> MappingError:
+def does_not_fit(plan: PlannedTable, column: PlannedColumn, stored: HeldColumn) -> MappingError:
     """Return the error for a column whose type cannot hold the values."""
     sql_type = column.sql_type or column.arrow_type
     return MappingError(
-        f"column {there.name!r} of {plan.target} is {there.type.declared}, which cannot hold values of {sql_type}",
-        where=f"{plan.target}.{there.name}",
+        f"column {stored.name!r} of {plan.target} is {stored.type.declared}, which cannot hold values of {sql_type}",
+        where=f"{plan.target}.{stored.name}",
         hint="change its type (ALTER TABLE … MODIFY COLUMN), or leave the column out: mapping.columns.exclude",
     )
 
 
-def unfit(place: Place, found: HeldTable) -> str:
+def unfit(place: Place, held_table: HeldTable) -> str:
     """Return why Sluice cannot write to a table; "" if it can."""
     own, engine = (ENVELOPE, "MergeTree") if place.every else (OWN, "ReplacingMergeTree")
-    missing = [one for one in own if one not in found.own]
+    missing = [column for column in own if column not in held_table.own]
     if missing:
-        other = "latest" if place.every else "all"
-        return f"has no column {missing[0]!r}: Sluice did not make it, or made it for changes: {other}"
-    if not re.match(rf"(Replicated|Shared)?{engine}\b", found.engine):
-        return f"has the engine {found.engine}, and needs {engine}"
-    if not place.every and not re.search(rf"ReplacingMergeTree\((?:.*, )?{VERSION}, {DELETED}\)", found.settings):
+        changes_option = "latest" if place.every else "all"
+        return f"has no column {missing[0]!r}: Sluice did not make it, or made it for changes: {changes_option}"
+    if not re.match(rf"(Replicated|Shared)?{engine}\b", held_table.engine):
+        return f"has the engine {held_table.engine}, and needs {engine}"
+    if not place.every and not re.search(rf"ReplacingMergeTree\((?:.*, )?{VERSION}, {DELETED}\)", held_table.settings):
         return f"replaces rows by something else than ({VERSION}, {DELETED})"
-    return "" if found.key is not None else "is sorted by expressions, so that its key is not known"
+    return "" if held_table.key is not None else "is sorted by expressions, so that its key is not known"
 
 
 __all__ = [

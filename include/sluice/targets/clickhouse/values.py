@@ -29,7 +29,7 @@ _DAY_US = 86_400_000_000
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
-def sent(values: pa.Array, made: ColumnType, there: HeldType, years: Years) -> tuple[pa.Array, _Mask | None]:
+def sent(values: pa.Array, sent_type: ColumnType, held_type: HeldType, years: Years) -> tuple[pa.Array, _Mask | None]:
     """Convert values to what is sent; also return a mask of dates and NaN that the column cannot hold, which become
     null.
 
@@ -38,21 +38,23 @@ def sent(values: pa.Array, made: ColumnType, there: HeldType, years: Years) -> t
     kind = values.type
     if pa.types.is_dictionary(kind):
         values, kind = values.dictionary_decode(), kind.value_type
-    if made.kind in DATES and pa.types.is_temporal(kind):
-        if there.word == "String":
-            return texts(values, made).cast(pa.string()), None
-        return _dates(values, _OF_WORD.get(there.word, years))
+    if sent_type.kind in DATES and pa.types.is_temporal(kind):
+        if held_type.word == "String":
+            return texts(values, sent_type).cast(pa.string()), None
+        return _dates(values, _OF_WORD.get(held_type.word, years))
     if pa.types.is_duration(kind):
-        return (texts(values, made).cast(pa.string()) if there.word == "String" else values.view(pa.int64())), None
+        return (
+            texts(values, sent_type).cast(pa.string()) if held_type.word == "String" else values.view(pa.int64())
+        ), None
     if pa.types.is_boolean(kind):
         return values.cast(pa.int8()), None
     if pa.types.is_decimal(kind):
-        if there.word == "String":
+        if held_type.word == "String":
             return decimals.to_text(values), None
-        if there.word.startswith("Float"):
+        if held_type.word.startswith("Float"):
             return decimals.cast(values, pa.float64()), None
         return decimals.without_nan(values)
-    if made.kind is K.ENUM and pa.types.is_string(kind):
+    if sent_type.kind is K.ENUM and pa.types.is_string(kind):
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), pa.scalar("", kind), values)
     return values, None
 
@@ -69,24 +71,24 @@ def _dates(values: pa.Array, years: Years) -> tuple[pa.Array, _Mask | None]:
     return pc.if_else(pa.array(odd), pa.scalar(None, values.type), values), odd
 
 
-def read_expression(quoted_name: str, there: HeldType) -> str:
+def read_expression(quoted_name: str, held_type: HeldType) -> str:
     """Return the SQL that reads a column: types that Arrow does not have, or has in another way, as text."""
-    plain = there.word in {"String", "Enum8", "Enum16", "UUID", "IPv4", "IPv6", "JSON"}
+    plain = held_type.word in {"String", "Enum8", "Enum16", "UUID", "IPv4", "IPv6", "JSON"}
     return f"CAST({quoted_name}, 'Nullable(String)')" if plain else quoted_name
 
 
-def read_back(values: pa.Array, mine: pa.DataType) -> pa.Array:
+def read_back(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     """Convert values that were read to the type in which they are sent; texts stay bytes, as any may be in a String."""
     if (
-        pa.types.is_string(mine)
-        or pa.types.is_large_string(mine)
-        or pa.types.is_binary(mine)
-        or pa.types.is_large_binary(mine)
+        pa.types.is_string(arrow_type)
+        or pa.types.is_large_string(arrow_type)
+        or pa.types.is_binary(arrow_type)
+        or pa.types.is_large_binary(arrow_type)
     ):
         return values.cast(pa.binary())
-    if pa.types.is_timestamp(mine) and pa.types.is_timestamp(values.type):
-        return values.cast(pa.timestamp("us", tz="UTC")).cast(mine)
-    return values if values.type == mine else values.cast(mine)
+    if pa.types.is_timestamp(arrow_type) and pa.types.is_timestamp(values.type):
+        return values.cast(pa.timestamp("us", tz="UTC")).cast(arrow_type)
+    return values if values.type == arrow_type else values.cast(arrow_type)
 
 
 def comparable(values: pa.Array) -> pa.Array:
@@ -100,21 +102,21 @@ def comparable(values: pa.Array) -> pa.Array:
     return values.view(_BITS[values.type]) if values.type in _BITS else values
 
 
-def stored_key(values: pa.Array, made: ColumnType) -> pa.Array:
+def stored_key(values: pa.Array, column_type: ColumnType) -> pa.Array:
     """Convert a column of a key, as it was read back, to the type in which the source's values are stored."""
-    kind = made.arrow_type
+    kind = column_type.arrow_type
     return values.view(kind) if pa.types.is_duration(kind) and pa.types.is_int64(values.type) else values.cast(kind)
 
 
-def default_sql(values: pa.Array, made: ColumnType, there: HeldType) -> str:
+def default_sql(values: pa.Array, sent_type: ColumnType, held_type: HeldType) -> str:
     """Return the SQL of the one value in an array of what is sent; NULL for null."""
     value = values[0].as_py() if values[0].is_valid else None
     if value is None:
         return "NULL"
     if isinstance(value, bytes):
         return f"unhex('{value.hex()}')"
-    text = texts(values, made)[0].as_py().decode() if not isinstance(value, str) else value
-    return f"CAST({literal(text)}, {literal(there.declared)})"
+    text = texts(values, sent_type)[0].as_py().decode() if not isinstance(value, str) else value
+    return f"CAST({literal(text)}, {literal(held_type.declared)})"
 
 
 __all__ = [

@@ -85,16 +85,18 @@ class ClickHouseWriter:
                     hint=f"`sluice dump start {place.pipeline} --table {table.plan.source}` reads them anew from the "
                     "source",
                 )
-            plans = [*(table.plan for table in batch.tables), *(one.plan for one in batch.reconcile)]
-            held = held_tables(client, [plan.target for plan in plans], every=False)
-            tables = {table.target: require(place, held, table.plan) for table in batch.tables}
+            plans = [*(table.plan for table in batch.tables), *(stored_range.plan for stored_range in batch.reconcile)]
+            existing_tables = held_tables(client, [plan.target for plan in plans], every=False)
+            tables = {table.target: require(place, existing_tables, table.plan) for table in batch.tables}
         copied = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
         clears = [
-            replace(unit, clears=one, held=held[one.plan.target]) for one in batch.reconcile if one.plan.target in held
+            replace(unit, clears=stored_range, held=existing_tables[stored_range.plan.target])
+            for stored_range in batch.reconcile
+            if stored_range.plan.target in existing_tables
         ]
         puts = [
             replace(unit, table=table, held=tables[table.target], files=files, copied=table.target in copied)
-            for table in sorted(batch.tables, key=lambda one: one.weight)
+            for table in sorted(batch.tables, key=lambda table_input: table_input.weight)
             for files in _grouped(table.files)
         ]
         return [phase for phase in (clears, puts) if phase]
@@ -115,7 +117,7 @@ class ClickHouseWriter:
         if not again:
             self._follow(before_rows=False)
         tables = {str(table.target) for table in batch.tables}
-        tables |= {str(one) for result in results for one in result.message or ()}
+        tables |= {str(table) for result in results for table in result.message or ()}
         ClickHouseCheckpoints(place).advance(Checkpoint(fence.epoch, batch.number, batch.position), tables)
 
     def abort(self) -> None:
@@ -126,7 +128,7 @@ def _grouped(files: Sequence[RowFile]) -> Iterator[tuple[RowFile, ...]]:
     group: list[RowFile] = []
     for file in files:
         group.append(file)
-        if sum(one.rows for one in group) >= _ROWS_OF_UNIT:
+        if sum(row_file.rows for row_file in group) >= _ROWS_OF_UNIT:
             yield tuple(group)
             group = []
     if group:
@@ -190,7 +192,7 @@ class ClickHouseUnit:
             result = replace(result, retries=result.retries + client.web.retries)
         return replace(result, seconds=time.monotonic() - started)
 
-    def insert(self, client: Client, block: pa.Table, held: HeldTable, token: str, *, hidden: bool) -> None:
+    def insert(self, client: Client, block: pa.Table, held_table: HeldTable, token: str, *, hidden: bool) -> None:
         """Insert a block as one part (one for each partition), once for each token. Raises LoadError with a code."""
         count = str(block.num_rows)
         settings = {
@@ -201,9 +203,9 @@ class ClickHouseUnit:
         }
         if not self.replay:  # a dead letter may come in several pieces, and each is written
             settings["insert_deduplication_token"] = token
-        statement = f"INSERT INTO {table_name(held.table)} ({names(block.schema.names)})"
+        statement = f"INSERT INTO {table_name(held_table.table)} ({names(block.schema.names)})"
         try:
-            client.insert(f"writing rows of {held.table}", statement, block, settings, hidden=hidden)
+            client.insert(f"writing rows of {held_table.table}", statement, block, settings, hidden=hidden)
         except LoadError as error:
             if error.code == CONSTRAINT:  # that of a newer term, unless it is the table's own
                 guarded(client, self.place, self.fence)
@@ -219,8 +221,8 @@ class ClickHouseUnit:
             remove_older(client, self.place, self.fence, held_table)
             return WriteResult(statements=1)
         rows = TableRows(self.place, plan, held_table, self.years)
-        gone = self._listed(rows, stored, item)
-        block = rows.removed(gone, record, self.fence.batch)
+        removed_keys = self._listed(rows, stored, item)
+        block = rows.removed(removed_keys, record, self.fence.batch)
         if block.num_rows:
             self.insert(
                 client, block, held_table, f"{self._token(record, held_table)}/removed/{digest_of(block)}", hidden=True
@@ -234,46 +236,46 @@ class ClickHouseUnit:
                 where=str(stored.plan.target),
             )
         keys = listed_keys(stored.plan, item.listed, item.kept.schema)
-        gone, stay = (sent_keys(rows, one.select(keys.schema.names)) for one in (keys, item.kept))
-        kept = set(key_tuples(stay))
-        mask = pa.array([one not in kept for one in key_tuples(gone)], pa.bool_())
-        return {one: values.filter(mask) for one, values in gone.items()}
+        candidates, stay = (sent_keys(rows, key_rows.select(keys.schema.names)) for key_rows in (keys, item.kept))
+        kept_keys = set(key_tuples(stay))
+        mask = pa.array([key not in kept_keys for key in key_tuples(candidates)], pa.bool_())
+        return {column: values.filter(mask) for column, values in candidates.items()}
 
     def _append(self, client: Client, record: Record) -> WriteResult:
         """Append all changes of the batch that their tables do not have yet."""
         pieces = [piece for piece in self.reader.change_pieces() if piece.rows.num_rows]
-        held = held_tables(client, {piece.table for piece in pieces}, every=True)
+        existing_tables = held_tables(client, {piece.table for piece in pieces}, every=True)
         makers = []
         for piece in pieces:  # all, before the first is written
             plan = plan_of(piece)
-            makers.append(TableRows(self.place, plan, require(self.place, held, plan), self.years))
-        shut_out(client, self.place, record, held.values())
+            makers.append(TableRows(self.place, plan, require(self.place, existing_tables, plan), self.years))
+        shut_out(client, self.place, record, existing_tables.values())
         statements = count = 0
         for piece, rows in zip(pieces, makers, strict=True):
             for start in range(0, piece.rows.num_rows, self.place.options.insert_rows):
                 part = piece.slice(start, self.place.options.insert_rows)
                 block = rows.changes(part, record, self.fence.batch)
-                left = rows.left_out(client, block, record, self.fence.batch)
+                new = rows.left_out(client, block, record, self.fence.batch)
                 count += part.rows.num_rows
-                if left.num_rows:
-                    token = f"{self.place.owner}/{record.delivery}/{piece.table}/{digest_of(left.select(CHANGE_KEY))}"
-                    self.insert(client, left, rows.held, token, hidden=any(map(is_masked, piece.rows.schema)))
+                if new.num_rows:
+                    token = f"{self.place.owner}/{record.delivery}/{piece.table}/{digest_of(new.select(CHANGE_KEY))}"
+                    self.insert(client, new, rows.held, token, hidden=any(map(is_masked, piece.rows.schema)))
                     statements += 1
-        return WriteResult(appended=count, statements=statements, message=tuple(held))
+        return WriteResult(appended=count, statements=statements, message=tuple(existing_tables))
 
     def _token(self, record: Record, held_table: HeldTable) -> str:
         return f"{self.place.owner}/{record.term}/{self.fence.batch}/{held_table.table}"
 
 
-def sent_keys(made: TableRows, keys: pa.Table) -> dict[str, pa.Array]:
+def sent_keys(table: TableRows, keys: pa.Table) -> dict[str, pa.Array]:
     """Return keys of the source as they are sent, by column. Raises LoadError for one that the table cannot hold."""
     sent_keys = {}
-    for number, column in enumerate(made.plan.key_columns):
-        one, there = keys.schema.field(number), made.held.columns[column.name]
-        sent_keys[column.name], odd = sent(one_chunk(keys.column(number)), made.type_of(one), there.type, made.years)
+    for number, column in enumerate(table.plan.key_columns):
+        key, kind = keys.schema.field(number), table.held.columns[column.name].type
+        sent_keys[column.name], odd = sent(one_chunk(keys.column(number)), table.type_of(key), kind, table.years)
         if odd is not None and odd.any():
             raise LoadError(
-                f"no key of {made.held.table} is that date: column {column.name}", where=str(made.held.table)
+                f"no key of {table.held.table} is that date: column {column.name}", where=str(table.held.table)
             )
     return sent_keys
 
@@ -320,9 +322,9 @@ class _TableWork:
             if error.code not in OF_ROWS or self.rejected is None:
                 raise
             return self._halved(rows, refused, start, error)
-        gone = np.asarray(pc.equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False))
-        gone[list(refused)] = False
-        return WriteResult(count - int(gone.sum()), int(gone.sum()), statements=1)
+        deleted = np.asarray(pc.equal(one_chunk(rows["_op"]), Op.DELETE.value).to_numpy(zero_copy_only=False))
+        deleted[list(refused)] = False
+        return WriteResult(count - int(deleted.sum()), int(deleted.sum()), statements=1)
 
     def _halved(self, rows: pa.Table, refused: dict[int, str], start: int, error: LoadError) -> WriteResult:
         numbers = [number for number in range(rows.num_rows) if number not in refused]
@@ -341,9 +343,9 @@ class _TableWork:
         """Keep a row as rejected. Raises LoadError if none may be."""
         if self.rejected is None:
             key = tuple(rows[field.name][number].as_py() for field in self.made.key_fields(rows.schema))
-            shown = "(masked)" if any(map(is_masked, rows.schema)) else str(key)[:300]
+            key_text = "(masked)" if any(map(is_masked, rows.schema)) else str(key)[:300]
             raise LoadError(
-                f"a row of {self.table.target} is refused, key {shown}: {why}",
+                f"a row of {self.table.target} is refused, key {key_text}: {why}",
                 where=str(self.table.target),
                 hint="correct the row or the table; on_error: dead_letter leaves such rows out",
             )

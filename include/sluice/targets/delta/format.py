@@ -85,19 +85,19 @@ class DeltaFormat:
         if not names or self.place.path(names[-1]) is None:
             raise LoadError(f"{''.join(names[-1:])} is not in the target's location {self.place.root}")
 
-    def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
-        why = refusal(found, appends=every)
+    def refusal(self, table: TableId, lake_table: Any, *, every: bool) -> TableFinding | None:
+        why = refusal(lake_table, appends=every)
         hint = "switch it off (ALTER TABLE … DROP FEATURE) and rewrite the table with Spark, or make it anew"
         return TableFinding("error", table, "", why, hint=hint) if why else None
 
-    def info(self, found: Any) -> TableInfo:
-        return info_of(found)
+    def info(self, lake_table: Any) -> TableInfo:
+        return info_of(lake_table)
 
-    def arrow_schema(self, found: Any) -> pa.Schema:
-        return pa.schema(found.schema().to_arrow())
+    def arrow_schema(self, lake_table: Any) -> pa.Schema:
+        return pa.schema(lake_table.schema().to_arrow())
 
-    def is_empty(self, found: Any) -> bool:
-        return not found.file_uris()
+    def is_empty(self, lake_table: Any) -> bool:
+        return not lake_table.file_uris()
 
     def turn(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -112,20 +112,20 @@ class DeltaFormat:
             storage = dict(self.place.storage) or None
             library().DeltaTable.create(uri, schema, mode="ignore", storage_options=storage, **more)
 
-    def add_columns(self, names: Names, found: Any, columns: Sequence[LakeColumn]) -> None:
+    def add_columns(self, names: Names, lake_table: Any, columns: Sequence[LakeColumn]) -> None:
         with errors(self.place, f"adding {', '.join(column.name for column in columns)} to {names[-1]}", names[-1]):
-            found.alter.add_columns([field_of(column) for column in columns])
+            lake_table.alter.add_columns([field_of(column) for column in columns])
 
-    def set_properties(self, names: Names, found: Any, properties: Mapping[str, str]) -> None:
+    def set_properties(self, names: Names, lake_table: Any, properties: Mapping[str, str]) -> None:
         with errors(self.place, "setting a property", names[-1]):
-            found.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+            lake_table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
 
-    def edit_schema(self, edits: Edits, found: Any, following: Following) -> None:
-        found = self._rewritten(edits, found, following)
+    def edit_schema(self, edits: Edits, lake_table: Any, following: Following) -> None:
+        lake_table = self._rewritten(edits, lake_table, following)
         if edits.every:
-            self._add(edits.table, found, edits.all_changes, following)
+            self._add(edits.table, lake_table, edits.all_changes, following)
         elif edits.adds:
-            self._fill_new(edits, found, following)
+            self._fill_new(edits, lake_table, following)
 
     def _rewritten(self, edits: Edits, lake_table: Any, following: Following) -> Any:
         """Drop, rename and widen columns in one commit that writes the table anew, if that is needed.
@@ -144,7 +144,7 @@ class DeltaFormat:
         ]
         if odd:
             raise following.by_hand(f"the table is partitioned by {odd[0]}, whose new type no table is partitioned by")
-        recast = Recast.of(info, gone=edits.gone, names=edits.names, kinds=wider)
+        recast = Recast.of(info, dropped=edits.gone, names=edits.names, kinds=wider)
         if recast is None:
             return lake_table
         require_small(lake_table, uri, self.options.rewrite_up_to)
@@ -181,38 +181,44 @@ class DeltaFormat:
     def convert(
         self,
         table: TableId,
-        found: Any,
+        lake_table: Any,
         note: CommitNote,
         steps: Mapping[str, Sequence[Step]],
         say: Callable[[str], None],
     ) -> None:
-        uri, info = self.uri(table), self.info(found)
+        uri, info = self.uri(table), self.info(lake_table)
         with errors(self.place, f"reading {uri}", uri):
-            changed = converts(found, steps, info.partitions)
+            changed = converts(lake_table, steps, info.partitions)
         if changed:
-            require_small(found, uri, self.options.rewrite_up_to)
+            require_small(lake_table, uri, self.options.rewrite_up_to)
             say(f"UPDATE {table}: {', '.join(sorted(steps))}, converted and written anew")
             recast = Recast(tuple((column, column) for column in info.columns))
-            recast.run(self.place, uri, found, noting(found, note, alone=True), steps)
+            recast.run(self.place, uri, lake_table, noting(lake_table, note, alone=True), steps)
 
-    def empty(self, table: TableId, found: Any, note: CommitNote) -> None:
+    def empty(self, table: TableId, lake_table: Any, note: CommitNote) -> None:
         with errors(self.place, note.doing, self.uri(table)):
-            found.delete(commit_properties=noting(found, note))
+            lake_table.delete(commit_properties=noting(lake_table, note))
 
     # -- rows ------------------------------------------------------------------------------------------------------
-    def noted(self, found: Any, owner: str, scope: str, delivery: int) -> int | None:
-        return noted(found, owner, scope, delivery)
+    def noted(self, lake_table: Any, owner: str, scope: str, delivery: int) -> int | None:
+        return noted(lake_table, owner, scope, delivery)
 
-    def append(self, table: TableId, found: Any, note: CommitNote, rows: pa.Table) -> None:
+    def append(self, table: TableId, lake_table: Any, note: CommitNote, rows: pa.Table) -> None:
         with errors(self.place, note.doing, self.uri(table)):
-            library().write_deltalake(found, rows, mode="append", commit_properties=noting(found, note))
+            library().write_deltalake(lake_table, rows, mode="append", commit_properties=noting(lake_table, note))
 
     def merge(
-        self, table: TableId, found: Any, note: CommitNote, parts: Sequence[Part], info: TableInfo, key: Sequence[str]
+        self,
+        table: TableId,
+        lake_table: Any,
+        note: CommitNote,
+        parts: Sequence[Part],
+        info: TableInfo,
+        key: Sequence[str],
     ) -> None:
         if any(len(part.gone) for part in parts):
             with errors(self.place, note.doing, self.uri(table)):
-                merge_parts(found, noting(found, note), parts, info, key)
+                merge_parts(lake_table, noting(lake_table, note), parts, info, key)
 
     def read(
         self, table: TableId, at: Any, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]
@@ -224,15 +230,15 @@ class DeltaFormat:
             yield from pa.RecordBatchReader.from_stream(reader)
 
     # -- versions --------------------------------------------------------------------------------------------------
-    def newest(self, found: Any) -> Commit | None:
-        with errors(self.place, "reading the history of a table", found.table_uri):
-            entries = found.history(1)
+    def newest(self, lake_table: Any) -> Commit | None:
+        with errors(self.place, "reading the history of a table", lake_table.table_uri):
+            entries = lake_table.history(1)
         return next((Commit.of(int(entry["version"]), said_by(entry), begins=False) for entry in entries), None)
 
-    def history(self, table: TableId, found: Any) -> Iterator[Commit]:
+    def history(self, table: TableId, lake_table: Any) -> Iterator[Commit]:
         below, limit, restored = None, _FIRST_LOOK, None
         while True:
-            history = self._newest(table, found, limit)
+            history = self._newest(table, lake_table, limit)
             for entry in history:
                 version = int(entry["version"])
                 if below is not None and version >= below:
@@ -285,14 +291,14 @@ class DeltaFormat:
             where=self.uri(table),
         )
 
-    def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
+    def as_of(self, table: TableId, lake_table: Any, version: int) -> tuple[Any, TableInfo]:
         with errors(self.place, f"reading version {version} of {table}", self.uri(table)):
-            if found.version() != version:
-                found.load_as_version(version)
-            return found, self.info(found)
+            if lake_table.version() != version:
+                lake_table.load_as_version(version)
+            return lake_table, self.info(lake_table)
 
-    def totals(self, table: TableId, found: Any, version: int) -> tuple[int, int, int]:
-        at, _ = self.as_of(table, found, version)
+    def totals(self, table: TableId, lake_table: Any, version: int) -> tuple[int, int, int]:
+        at, _ = self.as_of(table, lake_table, version)
         with errors(self.place, f"reading the files of {table}", self.uri(table)):
             files = pa.table(at.get_add_actions(flatten=True))
         rows, size = (int(pc.sum(files[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
@@ -314,10 +320,10 @@ class DeltaFormat:
         except Raced:
             return
 
-    def property_of(self, found: Any, name: str) -> str:
-        return str(found.metadata().configuration.get(name, ""))
+    def property_of(self, lake_table: Any, name: str) -> str:
+        return str(lake_table.metadata().configuration.get(name, ""))
 
-    def move_checkpoint(self, owner: str, found: Any, name: str, text: str, epoch: int, doing: str) -> None:
+    def move_checkpoint(self, owner: str, lake_table: Any, name: str, text: str, epoch: int, doing: str) -> None:
         delta = library()
         # all commits carry the same application, so that of two that read the same version one is refused
         properties = delta.CommitProperties(
@@ -326,11 +332,11 @@ class DeltaFormat:
             app_transactions=[delta.Transaction(f"sluice/{owner}", epoch)],
         )
         with errors(self.place, doing, self.checkpoint_uri(owner)):
-            found.alter.set_table_properties({name: text}, raise_if_not_exists=False, commit_properties=properties)
+            lake_table.alter.set_table_properties({name: text}, raise_if_not_exists=False, commit_properties=properties)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
-    def compact(self, table: TableId, found: Any, owner: str, *, dry_run: bool) -> Upkeep:
-        return Maintenance(self.place, self.uri(table), table, self.options, dry_run).compact(found, owner)
+    def compact(self, table: TableId, lake_table: Any, owner: str, *, dry_run: bool) -> Upkeep:
+        return Maintenance(self.place, self.uri(table), table, self.options, dry_run).compact(lake_table, owner)
 
-    def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
-        return Maintenance(self.place, self.uri(done.table), done.table, self.options, dry_run).vacuum(done)
+    def expire(self, upkeep: Upkeep, *, dry_run: bool) -> Upkeep:
+        return Maintenance(self.place, self.uri(upkeep.table), upkeep.table, self.options, dry_run).vacuum(upkeep)

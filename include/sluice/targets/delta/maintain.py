@@ -61,15 +61,15 @@ class Maintenance:
     options: DeltaOptions
     dry_run: bool
 
-    def compact(self, found: Any, owner: str) -> Upkeep:
-        """Cluster the table (``found``: DeltaTable) if that is due, else compact it.
+    def compact(self, lake_table: Any, owner: str) -> Upkeep:
+        """Cluster the table (``lake_table``: DeltaTable) if that is due, else compact it.
 
         ``owner``: pipeline/target. Raises TargetUnavailable, LoadError.
         """
         if not self.options.maintenance.compact:
             return Upkeep(self.table)
-        columns = self.options.clusters(self.table, info_of(found))
-        clustered = self._clustered(found, owner, columns) if columns else Upkeep(self.table)
+        columns = self.options.clusters(self.table, info_of(lake_table))
+        clustered = self._clustered(lake_table, owner, columns) if columns else Upkeep(self.table)
         if clustered.merged and (self.dry_run or not clustered.error):
             return clustered
         compacted = self._compacted(_application(owner, columns))
@@ -158,17 +158,17 @@ class Maintenance:
             hint="it is tried again at the next run",
         )
 
-    def vacuum(self, done: Upkeep) -> Upkeep:
+    def vacuum(self, upkeep: Upkeep) -> Upkeep:
         """Delete files that no version needs any more. Raises TargetUnavailable, LoadError."""
         settings = self.options.maintenance
         if not settings.vacuum:
-            return done
+            return upkeep
         hours = max(1, round(settings.keep / timedelta(hours=1)))
         with errors(self.place, f"removing old files of {self.table}", self.uri):
             removed_paths = self._open().vacuum(
                 retention_hours=hours, dry_run=self.dry_run, enforce_retention_duration=False, full=True
             )
-        return replace(done, removed=len(removed_paths))
+        return replace(upkeep, removed=len(removed_paths))
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,12 @@ class Recast:
 
     @classmethod
     def of(
-        cls, info: TableInfo, *, gone: frozenset[str] = frozenset(), names: Mapping[str, str] | None = None,
+        cls, info: TableInfo, *, dropped: frozenset[str] = frozenset(), names: Mapping[str, str] | None = None,
         kinds: Mapping[str, Shape] | None = None,
     ) -> Recast | None:  # fmt: skip
         """Return the recast of a table's columns; None if nothing changes.
 
-        ``gone``, and the keys of ``names`` and ``kinds``, are current names of columns.
+        ``dropped``, and the keys of ``names`` and ``kinds``, are current names of columns.
         """
         names, kinds = names or {}, kinds or {}
         columns = tuple(
@@ -47,7 +47,7 @@ class Recast:
                 replace(column, name=names.get(column.name, column.name), kind=kinds.get(column.name, column.kind)),
             )
             for column in info.columns
-            if column.name not in gone
+            if column.name not in dropped
         )
         same = len(columns) == len(info.columns) and all(old == new for old, new in columns)
         return None if same else cls(columns)

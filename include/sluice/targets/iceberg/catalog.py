@@ -210,8 +210,9 @@ class KeptTransaction(Transaction):  # type: ignore[misc]
         requirement = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
         self._apply((*new, SetDefaultSortOrderUpdate(sort_order_id=none.order_id)), (requirement,))
 
-    def replacing(self, said: Mapping[str, str]) -> ReplacedFiles:
-        """Open a snapshot of this transaction that adds and removes files, as a context manager. ``said``: properties
-        of its summary.
+    def replacing(self, summary: Mapping[str, str]) -> ReplacedFiles:
+        """Open a snapshot of this transaction that adds and removes files, as a context manager.
+
+        ``summary``: properties of its summary.
         """
-        return replacing(self, dict(said))
+        return replacing(self, dict(summary))

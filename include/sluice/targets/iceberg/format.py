@@ -83,8 +83,8 @@ class IcebergFormat:
     def open(self, names: Names, doing: str) -> Any:
         return self.place.open(names, doing)
 
-    def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
-        if self.property_of(found, RETRIES) == "0":
+    def refusal(self, table: TableId, lake_table: Any, *, every: bool) -> TableFinding | None:
+        if self.property_of(lake_table, RETRIES) == "0":
             return None
         why = (
             f"the Iceberg table {self.uri(table)} does not have {RETRIES} = 0, and the client would commit a lost race "
@@ -92,14 +92,14 @@ class IcebergFormat:
         )
         return TableFinding("error", table, "", why, set_text(self.sql_name(table), RETRIES, "0"), _HINT)
 
-    def info(self, found: Any) -> TableInfo:
-        return info_of(found)
+    def info(self, lake_table: Any) -> TableInfo:
+        return info_of(lake_table)
 
-    def arrow_schema(self, found: Any) -> pa.Schema:
-        return arrow_schema(found.metadata)
+    def arrow_schema(self, lake_table: Any) -> pa.Schema:
+        return arrow_schema(lake_table.metadata)
 
-    def is_empty(self, found: Any) -> bool:
-        return found.current_snapshot() is None
+    def is_empty(self, lake_table: Any) -> bool:
+        return lake_table.current_snapshot() is None
 
     def turn(self) -> AbstractContextManager[None]:
         return self.place.turn()
@@ -146,27 +146,27 @@ class IcebergFormat:
                 return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
         return UNSORTED_SORT_ORDER
 
-    def add_columns(self, names: Names, found: Any, columns: Sequence[LakeColumn]) -> None:
+    def add_columns(self, names: Names, lake_table: Any, columns: Sequence[LakeColumn]) -> None:
         with errors(self.place, "adding columns", ".".join(names)):
-            change = transaction(found)
+            change = transaction(lake_table)
             with change.update_schema() as schema:
-                _add(schema, self.info(found), columns)
-            if not self.is_empty(found):  # a snapshot is read with the columns of its time
-                summary = {"sluice.doing": "columns", **still_holding(found)}
+                _add(schema, self.info(lake_table), columns)
+            if not self.is_empty(lake_table):  # a snapshot is read with the columns of its time
+                summary = {"sluice.doing": "columns", **still_holding(lake_table)}
                 with change.update_snapshot(snapshot_properties=summary).fast_append():
                     pass
             change.commit_transaction()
 
-    def set_properties(self, names: Names, found: Any, properties: Mapping[str, str]) -> None:
+    def set_properties(self, names: Names, lake_table: Any, properties: Mapping[str, str]) -> None:
         with errors(self.place, "setting a property", ".".join(names)):
-            found.transaction().set_properties(dict(properties)).commit_transaction()
+            lake_table.transaction().set_properties(dict(properties)).commit_transaction()
 
-    def edit_schema(self, edits: Edits, found: Any, following: Following) -> None:
-        note = following.note(edits.source, "ddl", found)
+    def edit_schema(self, edits: Edits, lake_table: Any, following: Following) -> None:
+        note = following.note(edits.source, "ddl", lake_table)
         if note is None:
             return
         following.refuse_clash(edits)
-        info = self.info(found)
+        info = self.info(lake_table)
         existing = {added.name for added in edits.adds if added.there}
         new = [lake_column for _, lake_column in edits.new if lake_column.name not in existing]
         if edits.every:
@@ -174,12 +174,12 @@ class IcebergFormat:
         if not (edits.gone or edits.names or edits.wider or new):
             return
         coming = {column.name for column in new}
-        to_fill = [] if self.is_empty(found) else [pair for pair in edits.new if pair[1].name in coming]
+        to_fill = [] if self.is_empty(lake_table) else [pair for pair in edits.new if pair[1].name in coming]
         values = {lake_column.name: following.fill(column, lake_column, edits.table) for column, lake_column in to_fill}
         fills = {name: value for name, value in values.items() if value is not None}
         changed = sorted({*edits.gone, *edits.names, *edits.wider, *coming})
         following.say(f"ALTER TABLE {edits.table}: {', '.join(changed)}")
-        with self._commit(edits.table, found, note) as change:
+        with self._commit(edits.table, lake_table, note) as change:
             _unsort(change, edits.gone)
             with change.update_schema() as schema:
                 for name in edits.gone:
@@ -192,25 +192,25 @@ class IcebergFormat:
             with change.replacing(note.said) as snapshot:
                 if fills:
                     files = Files(
-                        found, change, snapshot
+                        lake_table, change, snapshot
                     )  # one for all: it gives each file that comes a name of its own
-                    for task in found.scan().plan_files():
+                    for task in lake_table.scan().plan_files():
                         snapshot.remove(task)
                         files.write(_filled(files.read(task), fills))
 
     def convert(
         self,
         table: TableId,
-        found: Any,
+        lake_table: Any,
         note: CommitNote,
         steps: Mapping[str, Sequence[Step]],
         say: Callable[[str], None],
     ) -> None:
         with errors(self.place, note.doing, self.uri(table)):
-            change = transaction(found)
+            change = transaction(lake_table)
             with change.replacing(note.said) as snapshot:
-                files = Files(found, change, snapshot)
-                for task in found.scan().plan_files():
+                files = Files(lake_table, change, snapshot)
+                for task in lake_table.scan().plan_files():
                     if converted_rows(files.read(task, list(steps)), steps) is None:
                         continue
                     rows = converted_rows(files.read(task), steps)
@@ -222,44 +222,50 @@ class IcebergFormat:
                 self._note_in(change, note)
                 change.commit_transaction()
 
-    def empty(self, table: TableId, found: Any, note: CommitNote) -> None:
-        with self._commit(table, found, note) as change, change.replacing(note.said) as snapshot:
-            for task in found.scan().plan_files():
+    def empty(self, table: TableId, lake_table: Any, note: CommitNote) -> None:
+        with self._commit(table, lake_table, note) as change, change.replacing(note.said) as snapshot:
+            for task in lake_table.scan().plan_files():
                 snapshot.remove(task)
 
     # -- rows ------------------------------------------------------------------------------------------------------
     @contextmanager
-    def _commit(self, table: TableId, found: Any, note: CommitNote, rows: int = sys.maxsize) -> Iterator[Any]:
+    def _commit(self, table: TableId, lake_table: Any, note: CommitNote, rows: int = sys.maxsize) -> Iterator[Any]:
         """Commit a transaction with its note. ``rows``: those to write, if they are counted.
 
         It makes a snapshot even without rows, so that the commit is refused if another came first.
         """
-        with errors(self.place, note.doing, self.uri(table)), in_own_thread(found, rows):
-            before = found.current_snapshot()
-            change = transaction(found)
+        with errors(self.place, note.doing, self.uri(table)), in_own_thread(lake_table, rows):
+            before = lake_table.current_snapshot()
+            change = transaction(lake_table)
             yield change
             self._note_in(change, note)
             change.commit_transaction()
-            drop_replaced(before, found.current_snapshot())
+            drop_replaced(before, lake_table.current_snapshot())
 
-    def noted(self, found: Any, owner: str, scope: str, delivery: int) -> int | None:
-        noted = self.property_of(found, f"sluice/{owner}/{scope}").split()
+    def noted(self, lake_table: Any, owner: str, scope: str, delivery: int) -> int | None:
+        noted = self.property_of(lake_table, f"sluice/{owner}/{scope}").split()
         return int(noted[1]) if len(noted) == 2 and noted[0] == str(delivery) else None
 
     def _note_in(self, change: Any, note: CommitNote) -> None:
         change.set_properties({f"sluice/{note.owner}/{note.scope}": f"{note.delivery} {note.number}"})
 
-    def append(self, table: TableId, found: Any, note: CommitNote, rows: pa.Table) -> None:
-        with self._commit(table, found, note, rows.num_rows) as change:
-            change.append(rows.cast(self.arrow_schema(found)), snapshot_properties=dict(note.said))
+    def append(self, table: TableId, lake_table: Any, note: CommitNote, rows: pa.Table) -> None:
+        with self._commit(table, lake_table, note, rows.num_rows) as change:
+            change.append(rows.cast(self.arrow_schema(lake_table)), snapshot_properties=dict(note.said))
 
     def merge(
-        self, table: TableId, found: Any, note: CommitNote, parts: Sequence[Part], info: TableInfo, key: Sequence[str]
+        self,
+        table: TableId,
+        lake_table: Any,
+        note: CommitNote,
+        parts: Sequence[Part],
+        info: TableInfo,
+        key: Sequence[str],
     ) -> None:
         rows = sum(len(part.gone) for part in parts)
-        with self._commit(table, found, note, rows) as change, change.replacing(note.said) as snapshot:
-            files = Files(found, change, snapshot, self.options.clusters(table, info))
-            merge_parts(files, info, key, parts, self._mode(found))
+        with self._commit(table, lake_table, note, rows) as change, change.replacing(note.said) as snapshot:
+            files = Files(lake_table, change, snapshot, self.options.clusters(table, info))
+            merge_parts(files, info, key, parts, self._mode(lake_table))
 
     def _mode(self, lake_table: Any) -> WriteMode:
         """Return how rows leave their data files. Version 1 of the format has no delete files."""
@@ -296,37 +302,37 @@ class IcebergFormat:
                     yield from reader.to_record_batches([task])
 
     # -- versions --------------------------------------------------------------------------------------------------
-    def newest(self, found: Any) -> Commit | None:
-        head = found.current_snapshot()
+    def newest(self, lake_table: Any) -> Commit | None:
+        head = lake_table.current_snapshot()
         return Commit.of(head.snapshot_id, said_by(head), begins=is_first(head)) if head is not None else None
 
-    def history(self, table: TableId, found: Any) -> Iterator[Commit]:
-        undone = {snapshot.snapshot_id: snapshot for snapshot in found.snapshots()}
-        for snapshot in lineage(found):
+    def history(self, table: TableId, lake_table: Any) -> Iterator[Commit]:
+        undone = {snapshot.snapshot_id: snapshot for snapshot in lake_table.snapshots()}
+        for snapshot in lineage(lake_table):
             undone.pop(snapshot.snapshot_id, None)
             yield Commit.of(snapshot.snapshot_id, said_by(snapshot), begins=is_first(snapshot))
         for snapshot in undone.values():
             yield Commit.of(snapshot.snapshot_id, said_by(snapshot), begins=False, undone=True)
 
-    def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
-        head = found.current_snapshot()
+    def as_of(self, table: TableId, lake_table: Any, version: int) -> tuple[Any, TableInfo]:
+        head = lake_table.current_snapshot()
         if version == self.EMPTY_VERSION:
-            return None, self.info(found)
+            return None, self.info(lake_table)
         if head is not None and head.snapshot_id == version:  # columns may have been added since that snapshot
-            return found, self.info(found)
-        if found.snapshot_by_id(version) is None:
+            return lake_table, self.info(lake_table)
+        if lake_table.snapshot_by_id(version) is None:
             raise LoadError(f"snapshot {version} of {table} is no longer kept", where=self.uri(table), hint=self.KEPT)
-        scan = found.scan(snapshot_id=version)
-        return scan, info_in(found.metadata, scan.projection())
+        scan = lake_table.scan(snapshot_id=version)
+        return scan, info_in(lake_table.metadata, scan.projection())
 
-    def totals(self, table: TableId, found: Any, version: int) -> tuple[int, int, int]:
+    def totals(self, table: TableId, lake_table: Any, version: int) -> tuple[int, int, int]:
         if version == self.EMPTY_VERSION:
             return 0, 0, 0
-        summary = said_by(found.snapshot_by_id(version))
+        summary = said_by(lake_table.snapshot_by_id(version))
         rows, files, size, deletes = (int(summary.get(name, -1)) for name in _TOTALS)
         if deletes != 0 or min(rows, files, size) < 0:  # after other writers a summary may have no totals
             with errors(self.place, f"counting the rows of snapshot {version} of {table}", self.uri(table)):
-                tasks, positions = list(found.scan(snapshot_id=version).plan_files()), Deletes(found.io)
+                tasks, positions = list(lake_table.scan(snapshot_id=version).plan_files()), Deletes(lake_table.io)
                 rows = sum(positions.alive(task) for task in tasks)
                 return rows, len(tasks), sum(task.file.file_size_in_bytes for task in tasks)
         return rows, files, size
@@ -349,16 +355,16 @@ class IcebergFormat:
             schema = schema_of([LakeColumn("unused", "string")])
             catalog.create_table_if_not_exists(names, schema, properties=_CHECKPOINT)
 
-    def property_of(self, found: Any, name: str) -> str:
-        return str(found.properties.get(name, ""))
+    def property_of(self, lake_table: Any, name: str) -> str:
+        return str(lake_table.properties.get(name, ""))
 
-    def move_checkpoint(self, owner: str, found: Any, name: str, text: str, epoch: int, doing: str) -> None:
+    def move_checkpoint(self, owner: str, lake_table: Any, name: str, text: str, epoch: int, doing: str) -> None:
         """See the protocol: an empty snapshot and the property in one commit, which is refused if another snapshot came
         since.
         """
-        old = sorted(found.snapshots(), key=lambda snapshot: int(snapshot.sequence_number or 0))[:-1]
+        old = sorted(lake_table.snapshots(), key=lambda snapshot: int(snapshot.sequence_number or 0))[:-1]
         with errors(self.place, doing, ".".join(self._small_table(owner))):
-            change = transaction(found)
+            change = transaction(lake_table)
             with change.update_snapshot(snapshot_properties={"sluice.doing": doing}).fast_append():
                 pass
             change.set_properties({name: text})
@@ -370,12 +376,12 @@ class IcebergFormat:
                     now.io.delete(snapshot.manifest_list)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
-    def compact(self, table: TableId, found: Any, owner: str, *, dry_run: bool) -> Upkeep:
-        return Maintenance(self.place, self.names(table), table, self.options, dry_run).compact(found)
+    def compact(self, table: TableId, lake_table: Any, owner: str, *, dry_run: bool) -> Upkeep:
+        return Maintenance(self.place, self.names(table), table, self.options, dry_run).compact(lake_table)
 
-    def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
-        maintenance = Maintenance(self.place, self.names(done.table), done.table, self.options, dry_run)
-        return maintenance.without_orphans(maintenance.expire(done))
+    def expire(self, upkeep: Upkeep, *, dry_run: bool) -> Upkeep:
+        maintenance = Maintenance(self.place, self.names(upkeep.table), upkeep.table, self.options, dry_run)
+        return maintenance.without_orphans(maintenance.expire(upkeep))
 
 
 def _add(schema: Any, info: TableInfo, columns: Sequence[LakeColumn]) -> None:

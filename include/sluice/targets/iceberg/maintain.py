@@ -70,24 +70,24 @@ class Maintenance:
     def _errors(self, doing: str) -> AbstractContextManager[None]:
         return errors(self.place, f"{doing} {self.table}", ".".join(self.names))
 
-    def compact(self, found: Any) -> Upkeep:
-        """Merge small files of the table (``found``: Table) into larger ones. Raises Raced."""
+    def compact(self, lake_table: Any) -> Upkeep:
+        """Merge small files of the table (``lake_table``: Table) into larger ones. Raises Raced."""
         settings = self.options.maintenance
         for attempt in range(_ATTEMPTS):
-            if found is None or found.current_snapshot() is None or not settings.compact:
+            if lake_table is None or lake_table.current_snapshot() is None or not settings.compact:
                 break
             with self._errors("compacting"):
-                plan = self._planned(found)
+                plan = self._planned(lake_table)
                 if not plan.bins and not plan.idle:
                     break
                 if self.dry_run:
                     return Upkeep(self.table, merged=plan.files)
                 try:
-                    return self._merged(found, plan)
+                    return self._merged(lake_table, plan)
                 except Raced:
                     if attempt + 1 == _ATTEMPTS:
                         raise
-            found = self._open()
+            lake_table = self._open()
         return Upkeep(self.table)
 
     def _planned(self, table: Any) -> _Plan:
@@ -156,13 +156,13 @@ class Maintenance:
             change.commit_transaction()
         return Upkeep(self.table, merged=plan.files, written=files.written)
 
-    def expire(self, done: Upkeep) -> Upkeep:
+    def expire(self, upkeep: Upkeep) -> Upkeep:
         """Expire old snapshots and delete their files. Raises Raced."""
         table = self._open() if self.options.maintenance.expire else None
         if table is None:
-            return done
+            return upkeep
         try:
-            return self._expired(table, done)
+            return self._expired(table, upkeep)
         finally:
             MANIFESTS.begin()  # those of old snapshots are of no use to loads
 
@@ -191,20 +191,20 @@ class Maintenance:
                 table.io.delete(path)
         return replace(upkeep, removed=len(removed_paths), expired=len(old))
 
-    def without_orphans(self, done: Upkeep) -> Upkeep:
+    def without_orphans(self, upkeep: Upkeep) -> Upkeep:
         """Delete files that nothing names."""
         settings = self.options.maintenance
         table = self._open() if settings.orphans else None
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
         if table is None or not isinstance(table.io, PyArrowFileIO):  # another client does not tell the times of files
-            return done
+            return upkeep
         with self._errors("removing files that nothing names of"):
             orphans = _orphans(table, datetime.now(UTC) - settings.keep)
             MANIFESTS.begin()
             if not self.dry_run:
                 _remove(table, orphans)
-        return replace(done, removed=done.removed + len(orphans))
+        return replace(upkeep, removed=upkeep.removed + len(orphans))
 
 
 def _as_of(table: Any, time_ms: float) -> set[int]:

@@ -134,14 +134,14 @@ class _Merge:
         info: TableInfo,
         key: Sequence[str],
         parts: Sequence[Part],
-        gone: np.ndarray,
+        delete_mask: np.ndarray,
         mode: WriteMode,
     ) -> None:
-        self.table, self.snapshot, self.key, self.gone = files.table, files.snapshot, list(key), gone
+        self.table, self.snapshot, self.key, self.gone = files.table, files.snapshot, list(key), delete_mask
         self.files, self.mode = files, mode
         self.schema = self.files.schema
         columns = {name: together(parts, info, name) for name in names_of(parts)}
-        self.rows = aligned(columns, self.schema, len(gone)).cast(loose(self.schema))
+        self.rows = aligned(columns, self.schema, len(delete_mask)).cast(loose(self.schema))
         sizes = [len(part.gone) for part in parts]
         self.kept = {
             name: np.repeat([name not in part.columns for part in parts], sizes)
@@ -149,7 +149,7 @@ class _Merge:
             if any(name not in part.columns for part in parts)
         }
         """The rows whose column stays as it is."""
-        self.done = np.zeros(len(gone), bool)
+        self.done = np.zeros(len(delete_mask), bool)
         """The rows of the batch that are written."""
         self.waiting: list[pa.Table] = []
         """Rows of small files and new rows, which are written together at the end."""

@@ -38,8 +38,8 @@ from sluice.targets.iceberg.types import MERGE_MANIFESTS
 class ReplacedFiles(_OverwriteFiles):  # type: ignore[misc]
     """The snapshot that replaces files."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._marks: list[tuple[DataFile, np.ndarray]] = []
         self._added_deletes: list[DataFile] = []
         self._removed_deletes: set[DataFile] = set()
@@ -178,8 +178,8 @@ class _DeletesWriter(ManifestWriterV2):  # type: ignore[misc]
         return {**super()._meta, "content": "deletes"}
 
 
-def replacing(change: Any, said: dict[str, str]) -> ReplacedFiles:
-    """Open a snapshot of a transaction that adds and removes files. ``said``: properties of its summary."""
+def replacing(change: Any, summary: dict[str, str]) -> ReplacedFiles:
+    """Open a snapshot of a transaction that adds and removes files. ``summary``: properties of its summary."""
     has_snapshot = change.table_metadata.current_snapshot() is not None
     operation = Operation.OVERWRITE if has_snapshot else Operation.APPEND
-    return ReplacedFiles(operation, change, change._table.io, snapshot_properties=said)
+    return ReplacedFiles(operation, change, change._table.io, snapshot_properties=summary)

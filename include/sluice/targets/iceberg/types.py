@@ -96,11 +96,11 @@ def _struct(parts: Sequence[LakeColumn], library_type: pa.DataType) -> pa.DataTy
     return pa.struct([_arrow(part, library_type.field(part.name).type) for part in parts])
 
 
-def promotes(there: str, wanted: str) -> bool:
+def promotes(old_type: str, new_type: str) -> bool:
     """Return True if the format itself promotes a column of one type to the other without touching files."""
-    old, new = DECIMAL.fullmatch(there), DECIMAL.fullmatch(wanted)
+    old, new = DECIMAL.fullmatch(old_type), DECIMAL.fullmatch(new_type)
     if old is not None and new is not None:
         return old[2] == new[2] and int(old[1]) <= int(new[1])
-    return (there, wanted) in {("integer", "long"), ("float", "double")} or _NAMES.get(there, there) == _NAMES.get(
-        wanted, wanted
-    )
+    return (old_type, new_type) in {("integer", "long"), ("float", "double")} or _NAMES.get(
+        old_type, old_type
+    ) == _NAMES.get(new_type, new_type)

@@ -144,15 +144,15 @@ def changes_by_table(reader: RowReader, share: Share | None = None) -> dict[Tabl
 
 
 def change_rows(
-    pieces: Sequence[ChangePiece], info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str, known: int = 0
+    pieces: Sequence[ChangePiece], info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str, last_batch: int = 0
 ) -> pa.Table:
     """Convert changes to rows of their table.
 
-    ``schema``: the table's Arrow schema; ``known``: the last batch that the table has. Raises LoadError, MappingError.
+    ``schema``: the table's Arrow schema; ``last_batch``: the last that the table has. Raises LoadError, MappingError.
     """
     batches: dict[int, list[ChangePiece]] = {}
     for piece in pieces:
-        if not piece.batch or piece.batch > known:
+        if not piece.batch or piece.batch > last_batch:
             batches.setdefault(piece.batch or batch, []).append(piece)
     tables = [
         _in_log_order(some, pa.concat_tables([rows_of(piece, info, schema, number, zero_dates) for piece in some]))

@@ -64,9 +64,9 @@ class LakeHeld(OnlyColumns):
             self._infos[table] = self.tables.format.info(lake_table) if lake_table is not None else None
         return self._infos[table]
 
-    def column(self, one: TableChange, name: str) -> str | None:
+    def column(self, table_change: TableChange, name: str) -> str | None:
         """Return the name by the mapping, escaped in a table of changes if it is one of Sluice's columns."""
-        target_name = super().column(one, name)
+        target_name = super().column(table_change, name)
         return column_name(target_name) if target_name is not None and self.tables.every else target_name
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
@@ -127,7 +127,7 @@ class LakeFollower:
                 )
 
     # -- inside ----------------------------------------------------------------------------------------------------
-    def note(self, source: TableId, what: str, found: Any) -> CommitNote | None:
+    def note(self, source: TableId, what: str, lake_table: Any) -> CommitNote | None:
         """Return the commit note for part ``what`` of the statement; None if the table has noted it already.
 
         Raises Fenced. Raises CheckpointError if the table was set back.
@@ -135,8 +135,8 @@ class LakeFollower:
         scope, number = f"{source}/{what}", self.fence.batch * STATEMENTS + self.change.number + 1
         rows = SCOPE if self.tables.every else str(source)
         checkpoint = self.tables.checkpoints.guard(self.fence)
-        self.tables.require_ahead(self.change.target(source), found, rows, checkpoint.delivery)
-        if self.tables.noted(found, scope, checkpoint.delivery) >= number:
+        self.tables.require_ahead(self.change.target(source), lake_table, rows, checkpoint.delivery)
+        if self.tables.noted(lake_table, scope, checkpoint.delivery) >= number:
             return None
         doing = f"following {self.change.where}"
         return self.tables.note(self.fence, scope, number, checkpoint.delivery, doing, {"sluice.scope": rows})
@@ -301,7 +301,7 @@ class LakeFollower:
             return lake_column.kind  # the table is empty
         raise self.by_hand(f"column {lake_column.name} is {stored.kind}, which cannot hold values of {column.type}")
 
-    def fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
+    def fill(self, column: ColumnDefinition, lake_column: LakeColumn, target: TableId) -> pa.Scalar | None:
         """Return the value that existing rows get in a new column, as at the source; None for NULL.
 
         Raises LoadError.
@@ -309,11 +309,13 @@ class LakeFollower:
         default = self.change.meaning.default_value(column)
         if default.value is None:
             raise self._not_filled(column, target, default.why)
-        assert isinstance(made.kind, str)
+        assert isinstance(lake_column.kind, str)
         try:
-            values, odd = converted(pa.repeat(default.value, 1), type_of(self.change, column), made.kind)
+            values, odd = converted(pa.repeat(default.value, 1), type_of(self.change, column), lake_column.kind)
         except pa.ArrowException as error:
-            raise self._not_filled(column, target, f"no {made.kind} holds its default {column.default}") from error
+            raise self._not_filled(
+                column, target, f"no {lake_column.kind} holds its default {column.default}"
+            ) from error
         if odd is not None and self.tables.options.zero_dates == "refuse":
             why = "it is a date that no calendar has (options: {zero_dates: 'null'} writes NULL for such dates)"
             raise self._not_filled(column, target, why)
@@ -338,10 +340,10 @@ class LakeFollower:
         if edits.clash:
             raise name_taken(self.change, edits.clash)
 
-    def say(self, done: str) -> None:
+    def say(self, sql: str) -> None:
         """Log a statement that this follower runs."""
         _log.info(
-            "target_ddl_issued", target=self.tables.owner.replace("/", "."), statement=done, source=self.change.where
+            "target_ddl_issued", target=self.tables.owner.replace("/", "."), statement=sql, source=self.change.where
         )
 
     def by_hand(self, why: str) -> LoadError:

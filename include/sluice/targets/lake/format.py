@@ -141,7 +141,7 @@ class Edits:
 class Following(Protocol):
     """The statement that is followed, as a format asks about it while it edits columns."""
 
-    def note(self, source: TableId, what: str, found: Any) -> CommitNote | None:
+    def note(self, source: TableId, what: str, lake_table: Any) -> CommitNote | None:
         """Return the commit note for part ``what`` of the statement; None if noted already. Raises Fenced."""
 
     def refuse_clash(self, edits: Edits) -> None:
@@ -150,10 +150,10 @@ class Following(Protocol):
         Ask it for a statement that is not noted yet: where it is, the names are as after it.
         """
 
-    def fill(self, column: ColumnDefinition, made: LakeColumn, target: TableId) -> pa.Scalar | None:
+    def fill(self, column: ColumnDefinition, lake_column: LakeColumn, target: TableId) -> pa.Scalar | None:
         """Return the value that existing rows get in a new column; None for NULL. Raises LoadError."""
 
-    def say(self, done: str) -> None:
+    def say(self, sql: str) -> None:
         """Log a statement that the follower runs."""
 
     def by_hand(self, why: str) -> LoadError:
@@ -163,8 +163,8 @@ class Following(Protocol):
 class LakeFormat(Protocol):
     """The tables of one target in a format. Picklable.
 
-    ``found`` is a table as the format's library opens it. Each write is one commit, which is refused (Raced) if another
-    one came since ``found`` was read that changed the same rows or noted the same. All raise LoadError and
+    ``lake_table`` is a table as the format's library opens it. Each write is one commit, which is refused (Raced) if
+    another one came since ``lake_table`` was read that changed the same rows or noted the same. All raise LoadError and
     TargetUnavailable.
     """
 
@@ -200,16 +200,16 @@ class LakeFormat(Protocol):
     def open(self, names: Names, doing: str) -> Any:
         """Open a table as it is now, None if there is none."""
 
-    def refusal(self, table: TableId, found: Any, *, every: bool) -> TableFinding | None:
+    def refusal(self, table: TableId, lake_table: Any, *, every: bool) -> TableFinding | None:
         """Return why the library cannot write to a table, or would commit a lost race by itself; None if it can."""
 
-    def info(self, found: Any) -> TableInfo:
+    def info(self, lake_table: Any) -> TableInfo:
         """Return the columns and partitions of a table."""
 
-    def arrow_schema(self, found: Any) -> pa.Schema:
+    def arrow_schema(self, lake_table: Any) -> pa.Schema:
         """Return the Arrow schema of rows for the table."""
 
-    def is_empty(self, found: Any) -> bool:
+    def is_empty(self, lake_table: Any) -> bool:
         """Return True if the table cannot have a row."""
 
     def turn(self) -> AbstractContextManager[None]:
@@ -219,19 +219,19 @@ class LakeFormat(Protocol):
     def create(self, names: Names, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:
         """Make a table unless there is one."""
 
-    def add_columns(self, names: Names, found: Any, columns: Sequence[LakeColumn]) -> None:
+    def add_columns(self, names: Names, lake_table: Any, columns: Sequence[LakeColumn]) -> None:
         """Add columns, or parts of a struct."""
 
-    def set_properties(self, names: Names, found: Any, properties: Mapping[str, str]) -> None:
+    def set_properties(self, names: Names, lake_table: Any, properties: Mapping[str, str]) -> None:
         """Set properties of a table."""
 
-    def edit_schema(self, edits: Edits, found: Any, following: Following) -> None:
+    def edit_schema(self, edits: Edits, lake_table: Any, following: Following) -> None:
         """Make the edits; a repeat of the statement makes none twice."""
 
     def convert(
         self,
         table: TableId,
-        found: Any,
+        lake_table: Any,
         note: CommitNote,
         steps: Mapping[str, Sequence[Step]],
         say: Callable[[str], None],
@@ -241,18 +241,24 @@ class LakeFormat(Protocol):
         Raises Refused.
         """
 
-    def empty(self, table: TableId, found: Any, note: CommitNote) -> None:
+    def empty(self, table: TableId, lake_table: Any, note: CommitNote) -> None:
         """Remove all rows."""
 
     # -- rows ------------------------------------------------------------------------------------------------------
-    def noted(self, found: Any, owner: str, scope: str, delivery: int) -> int | None:
+    def noted(self, lake_table: Any, owner: str, scope: str, delivery: int) -> int | None:
         """Return the number that a table has noted under ``scope`` in this delivery."""
 
-    def append(self, table: TableId, found: Any, note: CommitNote, rows: pa.Table) -> None:
+    def append(self, table: TableId, lake_table: Any, note: CommitNote, rows: pa.Table) -> None:
         """Append rows."""
 
     def merge(
-        self, table: TableId, found: Any, note: CommitNote, parts: Sequence[Part], info: TableInfo, key: Sequence[str]
+        self,
+        table: TableId,
+        lake_table: Any,
+        note: CommitNote,
+        parts: Sequence[Part],
+        info: TableInfo,
+        key: Sequence[str],
     ) -> None:
         """Upsert and delete rows by the columns of ``key``."""
 
@@ -265,19 +271,19 @@ class LakeFormat(Protocol):
         """
 
     # -- versions --------------------------------------------------------------------------------------------------
-    def newest(self, found: Any) -> Commit | None:
+    def newest(self, lake_table: Any) -> Commit | None:
         """Return the newest commit of a table, None if there is none."""
 
-    def history(self, table: TableId, found: Any) -> Iterator[Commit]:
+    def history(self, table: TableId, lake_table: Any) -> Iterator[Commit]:
         """Yield the retained commits of a table, newest first.
 
         Those from which it was set back are ``undone``, and may come last.
         """
 
-    def as_of(self, table: TableId, found: Any, version: int) -> tuple[Any, TableInfo]:
+    def as_of(self, table: TableId, lake_table: Any, version: int) -> tuple[Any, TableInfo]:
         """Return the table at a version, for :meth:`read`, and its columns then."""
 
-    def totals(self, table: TableId, found: Any, version: int) -> tuple[int, int, int]:
+    def totals(self, table: TableId, lake_table: Any, version: int) -> tuple[int, int, int]:
         """Return the number of rows, of files, and the bytes of the files at a version."""
 
     # -- the table of the checkpoint -------------------------------------------------------------------------------
@@ -290,15 +296,15 @@ class LakeFormat(Protocol):
     def create_checkpoint(self, owner: str) -> None:
         """Make the small table unless there is one."""
 
-    def property_of(self, found: Any, name: str) -> str:
+    def property_of(self, lake_table: Any, name: str) -> str:
         """Return a property of a table, "" if it has none."""
 
-    def move_checkpoint(self, owner: str, found: Any, name: str, text: str, epoch: int, doing: str) -> None:
-        """Set the property of the small table. Raises Raced if anything was committed since ``found`` was read."""
+    def move_checkpoint(self, owner: str, lake_table: Any, name: str, text: str, epoch: int, doing: str) -> None:
+        """Set the property of the small table. Raises Raced if anything was committed since ``lake_table`` was read."""
 
     # -- maintenance -----------------------------------------------------------------------------------------------
-    def compact(self, table: TableId, found: Any, owner: str, *, dry_run: bool) -> Upkeep:
+    def compact(self, table: TableId, lake_table: Any, owner: str, *, dry_run: bool) -> Upkeep:
         """Make larger files of small ones, clustered as the options say. ``owner``: pipeline/target."""
 
-    def expire(self, done: Upkeep, *, dry_run: bool) -> Upkeep:
-        """Remove versions and files that are older than the options keep; add them to ``done``, its upkeep so far."""
+    def expire(self, upkeep: Upkeep, *, dry_run: bool) -> Upkeep:
+        """Remove versions and files that are older than the options keep; add them to ``upkeep``, its upkeep so far."""

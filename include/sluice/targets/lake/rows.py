@@ -46,17 +46,17 @@ class MergedRows:
                     yield self._part(rows, info, stop=stop)
 
     def parts(
-        self, info: TableInfo, rejected: RejectedRows | None, name: str, known: int = 0
+        self, info: TableInfo, rejected: RejectedRows | None, name: str, last_batch: int = 0
     ) -> tuple[list[Part], int]:
         """Return the rows, one part for each set of columns, and how many were refused. Raises LoadError, MappingError.
 
         Args:
             name: the part's name, for ``rejected``.
-            known: the last batch that the table has, if several are written as one.
+            last_batch: the last that the table has, if several are written as one.
         """
         parts: list[Part] = []
         refused: list[Rejection] = []
-        for rows in self._rows(known, lean=rejected is None):
+        for rows in self._rows(last_batch, lean=rejected is None):
             part, some = self._part(rows, info, stop=rejected is None)
             parts.append(part)
             refused += some
@@ -118,7 +118,7 @@ class MergedRows:
             why = f"rows of {self.table.plan.source} lack the key column {min(lacking)!r}"
             raise MappingError(why, where=f"{target}.{min(lacking)}", hint="leave key columns in: mapping.columns")
         deleted = pc.equal(rows["_op"], "d").to_numpy(zero_copy_only=False)
-        columns, refused = convert(rows, sent, zero_dates=self.zero_dates, key=lowered, kept=~deleted, table=target)
+        columns, refused = convert(rows, sent, zero_dates=self.zero_dates, key=lowered, live=~deleted, table=target)
         if not refused.why:
             return Part(columns, deleted), []
         if stop:

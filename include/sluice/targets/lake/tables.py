@@ -76,28 +76,28 @@ class LakeTables:
             hint=f"`sluice check {self.pipeline} --apply` makes it",
         )
 
-    def noted(self, found: Any, scope: str, delivery: int) -> int:
+    def noted(self, lake_table: Any, scope: str, delivery: int) -> int:
         """Return the number that a table has noted under ``scope`` in this delivery; 0: none."""
-        return self.format.noted(found, self.owner, scope, delivery) or 0
+        return self.format.noted(lake_table, self.owner, scope, delivery) or 0
 
-    def require_ahead(self, table: TableId, found: Any, scope: str, delivery: int) -> None:
+    def require_ahead(self, table: TableId, lake_table: Any, scope: str, delivery: int) -> None:
         """Raise CheckpointError if a table was set back: to a version from before what it has noted under ``scope``.
 
         A restore or rollback leaves the notes as they are, so they are compared with the commits that led to it.
         """
-        error = self.set_back(table, found, scope, delivery)
+        error = self.set_back(table, lake_table, scope, delivery)
         if error is not None:
             raise error
 
-    def set_back(self, table: TableId, found: Any, scope: str, delivery: int) -> CheckpointError | None:
+    def set_back(self, table: TableId, lake_table: Any, scope: str, delivery: int) -> CheckpointError | None:
         """Return the error that a table was set back, see :meth:`require_ahead`; None if it was not."""
-        changed = (self.noted(found, f"{scope}/{what}", delivery) // STATEMENTS for what in SCHEMA_CHANGES)
-        last = max(self.noted(found, scope, delivery), *changed)
-        newest = self.format.newest(found) if last else None
+        changed = (self.noted(lake_table, f"{scope}/{what}", delivery) // STATEMENTS for what in SCHEMA_CHANGES)
+        last = max(self.noted(lake_table, scope, delivery), *changed)
+        newest = self.format.newest(lake_table) if last else None
         if not last or (newest is not None and newest.tells(self.owner, scope) and newest.batch >= last):
             return None
         telling, begins, undone = None, newest is None, False
-        now = self.open(table)  # ``found`` stays as it was read, so that a commit is refused if another came since
+        now = self.open(table)  # ``lake_table`` stays as it was read, so that a commit is refused if another came since
         for commit in self.format.history(table, now) if now is not None else ():
             begins |= commit.begins
             if commit.tells(self.owner, scope):

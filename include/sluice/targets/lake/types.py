@@ -155,10 +155,10 @@ LOSES: Mapping[ColumnKind, str] = {
 TOO_WIDE = f"no lake format has numbers of more than {_MOST_DIGITS} digits"
 
 
-def own_type(made: ColumnType, wide_decimals: str = "refuse") -> str:
-    """Return the type of a column that holds every value of ``made``; "" if there is none."""
-    entry = OWN[made.kind]
-    kind = entry if isinstance(entry, str) else entry(made)
+def own_type(column_type: ColumnType, wide_decimals: str = "refuse") -> str:
+    """Return the type of a column that holds every value of ``column_type``; "" if there is none."""
+    entry = OWN[column_type.kind]
+    kind = entry if isinstance(entry, str) else entry(column_type)
     return "string" if not kind and wide_decimals == "string" else kind
 
 
@@ -174,51 +174,53 @@ def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
     return own_type(sent_type, wide_decimals)
 
 
-def takes(made: ColumnType, kind: str) -> bool:
-    """Return True if a column of the type ``kind`` holds every value of ``made`` exactly, except for what :func:`lost`
-    says.
+def takes(column_type: ColumnType, kind: str) -> bool:
+    """Return True if a column of the type ``kind`` holds every value of ``column_type`` exactly, except for what
+    :func:`lost` says.
     """
     decimal = DECIMAL.fullmatch(kind)
     precision, scale = (int(decimal[1]), int(decimal[2])) if decimal else (0, 0)
-    if made.kind in WHOLE:
-        low, high = _range(made)
+    if column_type.kind in WHOLE:
+        low, high = _range(column_type)
         least, most = (
             (-(10 ** (precision - scale)) + 1, 10 ** (precision - scale) - 1) if decimal else _RANGES.get(kind, (0, -1))
         )
         return least <= low and high <= most
-    match made.kind:
+    match column_type.kind:
         case K.DECIMAL:
-            return kind == "string" or (scale >= made.scale and precision - scale >= made.precision - made.scale)
+            return kind == "string" or (
+                scale >= column_type.scale and precision - scale >= column_type.precision - column_type.scale
+            )
         case K.FLOAT:
             return kind in {"float", "double"}
         case K.DATETIME | K.TIMESTAMP:
             return kind in {"timestamp", "timestamp_ntz"}
-    return kind == own_type(made)
+    return kind == own_type(column_type)
 
 
-def lost(made: ColumnType, kind: str) -> str:
-    """Return what a column of type ``kind`` that takes ``made`` does not keep, or refuses; "" for nothing."""
-    if made.kind in {K.DATETIME, K.TIMESTAMP} and (made.kind is K.TIMESTAMP) != (kind == "timestamp"):
+def lost(column_type: ColumnType, kind: str) -> str:
+    """Return what a column of type ``kind`` that takes ``column_type`` does not keep, or refuses; "" for nothing."""
+    if column_type.kind in {K.DATETIME, K.TIMESTAMP} and (column_type.kind is K.TIMESTAMP) != (kind == "timestamp"):
         return "values are taken for UTC"
-    if made.kind is K.DECIMAL and kind == "string":
+    if column_type.kind is K.DECIMAL and kind == "string":
         return "it is the text of the digits"
-    return LOSES.get(made.kind, "")
+    return LOSES.get(column_type.kind, "")
 
 
 _DIGITS: Mapping[str, int] = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 
 
-def widens(there: str, wanted: str) -> bool:
-    """Return True if every value of the Delta type ``there`` is the same value of the type ``wanted``, and the cast
-    keeps it.
+def widens(old_type: str, new_type: str) -> bool:
+    """Return True if every value of the Delta type ``old_type`` is the same value of the type ``new_type``, and the
+    cast keeps it.
     """
-    if there in _DIGITS and wanted in _DIGITS:
-        return _DIGITS[there] <= _DIGITS[wanted]
-    new = DECIMAL.fullmatch(wanted)
+    if old_type in _DIGITS and new_type in _DIGITS:
+        return _DIGITS[old_type] <= _DIGITS[new_type]
+    new = DECIMAL.fullmatch(new_type)
     if new is not None:
         precision, scale = int(new[1]), int(new[2])
-        if there in _DIGITS:
-            return precision - scale >= _DIGITS[there]
-        old = DECIMAL.fullmatch(there)
+        if old_type in _DIGITS:
+            return precision - scale >= _DIGITS[old_type]
+        old = DECIMAL.fullmatch(old_type)
         return old is not None and scale >= int(old[2]) and precision - scale >= int(old[1]) - int(old[2])
-    return wanted == "double" and there in {"byte", "short", "integer", "float"}
+    return new_type == "double" and old_type in {"byte", "short", "integer", "float"}

@@ -89,14 +89,14 @@ class Refusals:
             self.why.setdefault(int(number), f"column {column}: {reason}")
 
 
-def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, np.ndarray | None]:
+def converted(values: pa.Array, column_type: ColumnType, kind: str) -> tuple[pa.Array, np.ndarray | None]:
     """Convert values to a type that holds them; also return a mask of those that a lake lacks, which become null: dates
     that no calendar has, and NaN of a decimal.
 
     None: there are none.
     """
     odd: np.ndarray | None = None
-    if made.kind in _DATES and (pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type)):
+    if column_type.kind in _DATES and (pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type)):
         odd = is_special(values)
         if odd.any():
             values = pc.if_else(pa.array(odd), pa.scalar(None, values.type), values)
@@ -105,11 +105,11 @@ def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, 
     arrow_type = arrow_of(kind)
     if pa.types.is_duration(values.type):
         return values.view(pa.int64()), odd
-    if made.kind is K.DECIMAL and kind == "string":
+    if column_type.kind is K.DECIMAL and kind == "string":
         return decimals.to_text(values), odd
     if pa.types.is_decimal(values.type) and not pa.types.is_floating(arrow_type):
         values, odd = decimals.without_nan(values)
-    if made.kind is K.ENUM:
+    if column_type.kind is K.ENUM:
         values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
     if pa.types.is_integer(values.type) and pa.types.is_decimal(
         arrow_type
@@ -141,14 +141,14 @@ def convert(
     *,
     zero_dates: str,
     key: frozenset[str] = frozenset(),
-    kept: np.ndarray | None = None,
+    live: np.ndarray | None = None,
     table: TableId | None = None,
 ) -> tuple[dict[str, pa.Array], Refusals]:
     """Return the sent columns by their names at the target, and the refused rows.
 
     Args:
         key: casefolded names of key columns, in which NULL is refused.
-        kept: rows whose other columns matter (for a deleted row only the key does).
+        live: rows whose other columns matter (for a deleted row only the key does).
         table: the target table, for errors.
     """
     columns: dict[str, pa.Array] = {}
@@ -163,7 +163,7 @@ def convert(
                 f"values of column {column.name!r} do not fit {column.kind}: {error}",
                 where=f"{table}.{column.name}" if table is not None else column.name,
             ) from error
-        looked = np.ones(rows.num_rows, bool) if in_key or kept is None else kept
+        looked = np.ones(rows.num_rows, bool) if in_key or live is None else live
         if odd is not None and (zero_dates == "refuse" or in_key):
             what = "NaN of a decimal" if sent_column.type.kind is K.DECIMAL else NO_DATE
             refused.add(odd & looked, column.name, f"{what}, which a table of a lake cannot hold (options.zero_dates)")
@@ -202,7 +202,7 @@ def _text(value: pa.Array) -> str:
     return str(value[0].as_py())[:100]
 
 
-def aligned(found: Mapping[str, pa.Array], schema: pa.Schema, count: int) -> pa.Table:
+def aligned(columns: Mapping[str, pa.Array], schema: pa.Schema, count: int) -> pa.Table:
     """Return the columns as the table has them; those that are not sent are NULL."""
-    arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in schema]
+    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, names=schema.names)

@@ -34,6 +34,6 @@ OWN: Mapping[ColumnKind, OwnType] = {
 """The type of this target for each kind of values."""
 
 
-def own_type(made: ColumnType) -> OwnType:
+def own_type(column_type: ColumnType) -> OwnType:
     """Return the type of the values in the store."""
-    return OWN[made.kind]
+    return OWN[column_type.kind]

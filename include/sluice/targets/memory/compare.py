@@ -26,21 +26,21 @@ class MemoryComparer(ComparesRowsOnly):
         """See :meth:`sluice.targets.port.Comparer.compare`."""
         require(self.store, plan)
         with self.store.lock:
-            there = dict(self.store.tables[plan.target].rows)
-        missing, different, seen = [], [], set[Key]()
+            held_rows = dict(self.store.tables[plan.target].rows)
+        missing, different, sent_keys = [], [], set[Key]()
         for row in merged_rows(rows):
             key = tuple(row.values[name] for name in plan.key)
-            seen.add(key)
-            mine = there.get(key)
-            if mine is None:
+            sent_keys.add(key)
+            held_row = held_rows.get(key)
+            if held_row is None:
                 missing.append(row.number)
                 continue
-            odd = tuple(name for name, value in row.values.items() if repr(mine.get(name)) != repr(value))
+            odd = tuple(name for name, value in row.values.items() if repr(held_row.get(name)) != repr(value))
             if odd:
-                pairs = tuple((_text(row.values[name]), _text(mine.get(name))) for name in odd) if values else ()
+                pairs = tuple((_text(row.values[name]), _text(held_row.get(name))) for name in odd) if values else ()
                 different.append(RowDifference(row.number, odd, pairs))
         inside = is_in(item) if item is not None else lambda key: False
-        beyond = [key for key in there if key not in seen and inside(key)]
+        beyond = [key for key in held_rows if key not in sent_keys and inside(key)]
         most = len(beyond) if item is None or item.listed is not None else MOST_EXTRA
         extra = key_table(plan, sorted(beyond)[:most]) if beyond else None
         return RangeDifferences(tuple(missing), tuple(different), extra, more=len(beyond) > most)

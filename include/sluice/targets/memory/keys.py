@@ -41,9 +41,11 @@ def merged_rows(rows: pa.Table) -> Iterator[MergedRow]:
         old = befores[number]
         before = {name: old[key] for name, key in zip(children, stored, strict=True)} if old is not None else None
         bits = present[number]
-        known = frozenset(n for i, n in enumerate(names) if bits[i >> 3] >> (i & 7) & 1) if bits is not None else None
+        known_columns = (
+            frozenset(n for i, n in enumerate(names) if bits[i >> 3] >> (i & 7) & 1) if bits is not None else None
+        )
         values: dict[str, Any] = {name: column[number] for name, column in zip(names, columns, strict=True)}
-        yield MergedRow(op, seq, number, values, before, known)
+        yield MergedRow(op, seq, number, values, before, known_columns)
 
 
 def key_table(plan: PlannedTable, keys: Sequence[Key]) -> pa.Table:

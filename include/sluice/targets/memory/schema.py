@@ -41,14 +41,14 @@ class MemorySchema:
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[TableFinding]:
         """Return tables and columns that are missing, and what the types of the store lose."""
-        found = []
+        findings = []
         for plan in tables:
             held_table = self._store.tables.get(plan.target)
             new = lacking(plan, held_table.columns) if held_table is not None else []
             for name in new:
                 statement = json.dumps({"add": [plan.target.schema, plan.target.table], "columns": [name]})
                 why = f"it has no column {name!r}, which {plan.source} has"
-                found.append(TableFinding("error", plan.target, name, why, statement, absent=True))
+                findings.append(TableFinding("error", plan.target, name, why, statement, absent=True))
             if new:
                 continue
             try:
@@ -61,30 +61,32 @@ class MemorySchema:
                     "key": list(plan.key),
                     "indexes": [index.name for index in plan.created.indexes] if plan.created else [],
                 })
-                found.append(
+                findings.append(
                     TableFinding("error", plan.target, "", error.message, statement, absent=held_table is None)
                 )
                 continue
-            found += [
-                about_values(plan.target, column.name, column.sql_type, said)
+            findings += [
+                about_values(plan.target, column.name, column.sql_type, loss)
                 for column in plan.columns
-                if (said := own_type(column.value_type).loses)
+                if (loss := own_type(column.value_type).loses)
             ]
-        return found
+        return findings
 
     def apply(self, statement: str) -> None:
         """Create a table, or add columns: rows that are there have no value in them."""
-        told = json.loads(statement)
-        if "add" in told:
+        command = json.loads(statement)
+        if "add" in command:
             with self._store.lock:
-                table = self._store.tables[TableId(*told["add"])]
-                table.columns += told["columns"]
+                table = self._store.tables[TableId(*command["add"])]
+                table.columns += command["columns"]
                 for row in table.all():
-                    row |= dict.fromkeys(told["columns"])
+                    row |= dict.fromkeys(command["columns"])
             return
-        made = TableId(*told["create"])
-        self._store.create(made, told["columns"], told["key"]).indexes = {name: name for name in told["indexes"]}
-        self._store.made.setdefault(self._owner, set()).add(made)
+        table_id = TableId(*command["create"])
+        self._store.create(table_id, command["columns"], command["key"]).indexes = {
+            name: name for name in command["indexes"]
+        }
+        self._store.made.setdefault(self._owner, set()).add(table_id)
 
 
 def require(store: MemoryStore, plan: PlannedTable) -> None:
@@ -177,10 +179,10 @@ def _alter(table: Table, change: SchemaChange, step: AlterTable) -> None:
     for effect in effects_on(change, step.source):
         raise not_converted(change, effect, step.table, "a target in memory converts no rows")
     values = _values(change, step.table, step.new) if table.rows or table.heap else {}
-    renamed, gone = step.renamed, set(step.drops)
+    renamed, dropped = step.renamed, set(step.drops)
 
     def altered(row: Mapping[str, Any]) -> dict[str, Any]:
-        kept_values = {renamed.get(name, name): value for name, value in row.items() if name not in gone}
+        kept_values = {renamed.get(name, name): value for name, value in row.items() if name not in dropped}
         return {name: kept_values.get(name, values.get(name)) for name in table.columns}
 
     table.columns = list(step.columns_after(table.columns))

@@ -54,19 +54,19 @@ class LateIndexes:
         store = self._store
         with store.lock:
             MemoryCheckpoints(store, self._owner).guard(fence)
-            made, noted = store.made.get(self._owner, set()), store.left_out.setdefault(self._owner, {})
+            new_tables, noted = store.made.get(self._owner, set()), store.left_out.setdefault(self._owner, {})
             for table in tables:
                 held_table = store.tables[table]
-                if table in made and held_table.indexes and not held_table.all():
+                if table in new_tables and held_table.indexes and not held_table.all():
                     noted[table] = held_table.indexes
                     held_table.indexes = {}
-                    made.discard(table)
+                    new_tables.discard(table)
             return tuple(table for table in tables if table in noted)
 
     def noted(self) -> Mapping[TableId, tuple[str, ...]]:
         """Return what is left out."""
-        found = self._store.left_out.get(self._owner, {})
-        return {table: tuple(indexes.values()) for table, indexes in found.items()}
+        indexes_by_table = self._store.left_out.get(self._owner, {})
+        return {table: tuple(indexes.values()) for table, indexes in indexes_by_table.items()}
 
     def build(self, fence: Fence, tables: Sequence[TableId]) -> None:
         """Build what is left out."""
@@ -195,8 +195,8 @@ class MemoryReconciler:
 
     def others(self) -> tuple[OtherWriter, ...]:
         """Return the pipelines with a checkpoint in the same store."""
-        mine, store = self._target.owner[0], self._target.store
-        pipelines = sorted({pipeline for pipeline, _ in store.checkpoints if pipeline != mine})
+        own_pipeline, store = self._target.owner[0], self._target.store
+        pipelines = sorted({pipeline for pipeline, _ in store.checkpoints if pipeline != own_pipeline})
         return tuple(OtherWriter(name, store.writes.get(name), forget=f"forget {name}") for name in pipelines)
 
 
@@ -229,8 +229,8 @@ class MemoryWriter:
                 continue
             with store.lock:
                 guard(self._target, self._fence)
-                batch, done = store.statements.get(self._target.owner, (0, 0))
-                if batch == self._batch.number and done > change.number:
+                batch, followed_count = store.statements.get(self._target.owner, (0, 0))
+                if batch == self._batch.number and followed_count > change.number:
                     continue
                 follow(store, change)
                 store.statements[self._target.owner] = (self._batch.number, change.number + 1)
@@ -243,13 +243,13 @@ class MemoryWriter:
             of = 1 if target.capabilities.max_writers == 1 else max(parallelism, 1)
             return [[replace(unit, share=Share(number, of)) for number in range(of)]]
         if batch.tables and not batch.replay:
-            known = target.store.writes.get(target.owner[0]) or frozenset()
-            target.store.writes[target.owner[0]] = known | {str(table.target) for table in batch.tables}
+            written_tables = target.store.writes.get(target.owner[0]) or frozenset()
+            target.store.writes[target.owner[0]] = written_tables | {str(table.target) for table in batch.tables}
         facts = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
         if not target.appends:
             for table in batch.tables:
                 require(target.store, table.plan)
-        clearing = [replace(unit, clears=(one,)) for one in batch.reconcile]
+        clearing = [replace(unit, clears=(stored_range,)) for stored_range in batch.reconcile]
         phases = [clearing] if clearing else []
         for weight in sorted({table.weight for table in batch.tables}):
             group = [table for table in batch.tables if table.weight == weight]
@@ -308,8 +308,8 @@ class Work:
 
     def run(self, store: MemoryStore) -> None:
         """Do the work. Call it under the store's lock."""
-        done = (self.target.owner, self.scope)
-        if self.scope and store.done.get(done, 0) >= self.fence.batch:
+        scope_key = (self.target.owner, self.scope)
+        if self.scope and store.done.get(scope_key, 0) >= self.fence.batch:
             return
         if self.messages:
             known_ids = (
@@ -321,7 +321,7 @@ class Work:
         if self.table is not None:
             self._write(store.tables[self.table.target])
         if self.scope:
-            store.done[done] = self.fence.batch
+            store.done[scope_key] = self.fence.batch
 
     def _write(self, table: Table) -> None:
         version = (self.fence.epoch, self.fence.batch)
@@ -345,9 +345,9 @@ def _clear(table: Table, stretch: KeyRange) -> None:
         table.rows.clear()
         table.heap.clear()
         return
-    kept = set(keys_of(stretch.kept.select(stretch.names))) if stretch.kept is not None else set()
+    kept_keys = set(keys_of(stretch.kept.select(stretch.names))) if stretch.kept is not None else set()
     inside = is_in(stretch)
-    for key in [key for key in table.rows if key not in kept and inside(key)]:
+    for key in [key for key in table.rows if key not in kept_keys and inside(key)]:
         del table.rows[key]
 
 
@@ -409,33 +409,39 @@ class MemoryUnit:
             yield Message(name, row.table, row.op, row.before, row.after, envelope)
 
     def _messages(self, table: TableInput) -> Iterator[Message]:
-        seen: dict[tuple[int, str], int] = {}
+        numbers: dict[tuple[int, str], int] = {}
         for piece in self.reader.pieces(table.files):
             for row in merged_rows(piece):
-                number = seen[row.seq, row.op] = seen.get((row.seq, row.op), -1) + 1
+                number = numbers[row.seq, row.op] = numbers.get((row.seq, row.op), -1) + 1
                 name = f"{self.target.prefix}/{self.fence.batch}/{table.target}/{row.seq}/{row.op}/{number}"
                 after = None if row.op == "d" else row.values
                 yield Message(name, table.target, row.op, row.before, after, {"seq": row.seq})
 
-    def _rows(self, store: MemoryStore, given: TableInput, rejected: RejectedRows | None) -> tuple[Work, WriteResult]:
-        table, key = store.tables[given.target], given.plan.key
+    def _rows(
+        self, store: MemoryStore, table_input: TableInput, rejected: RejectedRows | None
+    ) -> tuple[Work, WriteResult]:
+        table, key = store.tables[table_input.target], table_input.plan.key
         puts: list[tuple[Key | None, Row]] = []
         removes: list[tuple[Key | None, Row]] = []
         refused: list[Rejection] = []
-        for piece in self.reader.pieces(given.files):
+        for piece in self.reader.pieces(table_input.files):
             for row in merged_rows(piece):
                 full = self._full(table, row, key)
                 why = table.refuses(full) if row.op != "d" else ""
                 if why and rejected is None:
-                    raise LoadError(f"the target refused a row of {given.target}: {why}", where=str(given.target))
+                    raise LoadError(
+                        f"the target refused a row of {table_input.target}: {why}", where=str(table_input.target)
+                    )
                 if why:
                     refused.append(Rejection(piece.slice(row.number, 1), why, "refuses"))
                     continue
                 (removes if row.op == "d" else puts).append((tuple(full[name] for name in key) if key else None, full))
         if rejected is not None:
-            rejected("-".join(file.path.replace("/", "_") for file in given.files)[-60:], given.target, refused)
-        scope = self.replay or ("" if key and not given.partial else str(given.target))
-        work = Work(self.target, self.fence, given, tuple(puts), tuple(removes), scope=scope)
+            rejected(
+                "-".join(file.path.replace("/", "_") for file in table_input.files)[-60:], table_input.target, refused
+            )
+        scope = self.replay or ("" if key and not table_input.partial else str(table_input.target))
+        work = Work(self.target, self.fence, table_input, tuple(puts), tuple(removes), scope=scope)
         return work, WriteResult(len(puts), len(removes), rejected=len(refused))
 
     def _full(self, table: Table, row: MergedRow, key: tuple[str, ...]) -> Row:
@@ -443,13 +449,13 @@ class MemoryUnit:
         if row.known is None:
             return {name: row.values.get(name) for name in table.columns}
         where = {**row.values, **{n: v for n, v in (row.before or {}).items() if n in key and v is not None}}
-        there = table.rows.get(tuple(where[name] for name in key))
-        if there is None and row.op == "u" and not self.copied:
+        held_row = table.rows.get(tuple(where[name] for name in key))
+        if held_row is None and row.op == "u" and not self.copied:
             raise LoadError(
                 f"the target has no row with { ({n: where[n] for n in key}) }, but the log only contains the changed "
                 "columns of this row",
                 where=str(self.fence.batch),
                 hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
             )
-        there = there or {}
-        return {name: row.values.get(name) if name in row.known else there.get(name) for name in table.columns}
+        held_row = held_row or {}
+        return {name: row.values.get(name) if name in row.known else held_row.get(name) for name in table.columns}

@@ -39,8 +39,8 @@ def _timed(column_type: ColumnType) -> str:
 
 def _long(column_type: ColumnType) -> str:
     """Return the shortest of the TEXT or BLOB types that holds it."""
-    wanted = column_type.length or LONGEST
-    return next(row.word for row in TYPES if row.kind is column_type.kind and row.most_bytes >= min(wanted, LONGEST))
+    length = column_type.length or LONGEST
+    return next(row.word for row in TYPES if row.kind is column_type.kind and row.most_bytes >= min(length, LONGEST))
 
 
 def _labelled(column_type: ColumnType) -> str:
@@ -69,9 +69,9 @@ OWN: Mapping[ColumnKind, Callable[[ColumnType], str]] = {
 """The type of this dialect for each kind of values."""
 
 
-def own_type(made: ColumnType) -> str:
-    """Return the type of a column of this dialect that holds every value of ``made``."""
-    return OWN[made.kind](made)
+def own_type(value_type: ColumnType) -> str:
+    """Return the type of a column of this dialect that holds every value of ``value_type``."""
+    return OWN[value_type.kind](value_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +165,13 @@ def _of_postgresql(column_type: ColumnType, *, mariadb: bool, key_parts: int) ->
     return ""
 
 
-def lost(column: PlannedColumn, found: ColumnInfo, sent: ColumnType | None = None) -> str:
+def lost(column: PlannedColumn, target_column: ColumnInfo, sent: ColumnType | None = None) -> str:
     """Return what a column of the target may lose or refuse of the values, "" if nothing.
 
     ``sent``: the type in which they are sent.
     """
     value_type = sent if sent is not None else column.value_type
-    held_sql_type = SqlType.parse(found.sql_type, found.charset)
+    held_sql_type = SqlType.parse(target_column.sql_type, target_column.charset)
     if value_type.native:
         return _lost_of_postgresql(value_type, held_sql_type)
     return loss(SqlType.parse(own_type(value_type), value_type.charset), held_sql_type)
@@ -188,7 +188,7 @@ _ALIKE = frozenset({(K.TIMESTAMP, "datetime"), (K.UUID, "char")})
 
 
 def _lost_of_postgresql(column_type: ColumnType, held_sql_type: SqlType) -> str:
-    said = (
+    type_loss = (
         ""
         if (column_type.kind, held_sql_type.word) in _ALIKE
         else loss(SqlType.parse(own_type(column_type), column_type.charset), held_sql_type)
@@ -197,4 +197,4 @@ def _lost_of_postgresql(column_type: ColumnType, held_sql_type: SqlType) -> str:
     if column_type.kind in {K.TEXT, K.VARCHAR} and not column_type.native.startswith(("text", "character varying")):
         text = f"it is the text of {column_type.native}"
     beyond = _BEYOND.get(column_type.kind, "") if column_type.kind is not K.JSON or held_sql_type.word == "json" else ""
-    return together(said, text, beyond)
+    return together(type_loss, text, beyond)

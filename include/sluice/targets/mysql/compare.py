@@ -124,9 +124,9 @@ class MySQLComparer:
     def _computed(self, sql: Callable[..., str], plan: PlannedTable, item: KeyRange) -> RangeDigest:
         with self.target.session(f"computing a checksum of {plan.target}") as session:
             if plan not in self._digested:
-                there = _there(session, plan)
-                columns = [DigestColumn(c.name, c.sql_type, c.nullable) for c in _of(plan, there)]
-                self._digested[plan] = columns, {c.name: c.sql_type for c in there.values()}
+                target_columns = _there(session, plan)
+                columns = [DigestColumn(c.name, c.sql_type, c.nullable) for c in _of(plan, target_columns)]
+                self._digested[plan] = columns, {c.name: c.sql_type for c in target_columns.values()}
             columns, types = self._digested[plan]
             digest = RangeDigest()
             for condition in stretches(item, types):
@@ -224,10 +224,15 @@ class _Comparison:
             self._send(temporary, piece, names)
             count += piece.num_rows
 
-    def _groups(self, sent: TableId, names: list[str], shown: Sequence[str], *, whole: bool) -> Sequence[Sequence[Any]]:
+    def _groups(
+        self, sent: TableId, names: list[str], value_columns: Sequence[str], *, whole: bool
+    ) -> Sequence[Sequence[Any]]:
         """Return the different rows whose number differs: hash, number sent, number at the target, values."""
-        texts = {side: "".join(f", {self._text(side, name)} AS v{i}" for i, name in enumerate(shown)) for side in "kt"}
-        values = "".join(f", MIN(v{i})" for i in range(len(shown)))
+        texts = {
+            side: "".join(f", {self._text(side, name)} AS v{i}" for i, name in enumerate(value_columns))
+            for side in "kt"
+        }
+        values = "".join(f", MIN(v{i})" for i in range(len(value_columns)))
         here = (
             f"SELECT {self._hash('k', names)} AS h, 1 AS here, 0 AS there{texts['k']} FROM {quoted_table(sent)} k "
             f"UNION ALL SELECT {self._hash('t', names)}, 0, 1{texts['t']} FROM {quoted_table(self.table.table)} t"
@@ -269,12 +274,12 @@ class _Comparison:
     ) -> tuple[tuple[int, ...], tuple[RowDifference, ...]]:
         """Return the rows sent that the target lacks, and those it has with other values."""
         same = [self._same(name) for name in names]
-        shown = [f"{self._text(side, name)}" for name in names for side in "kt"] if values else []
+        value_texts = [f"{self._text(side, name)}" for name in names for side in "kt"] if values else []
         first = quoted(self.table.key[0])
         join = " AND ".join(f"t.{quoted(name)} = k.{quoted(name)}" for name in self.table.key)
         cursor = self.session.cursor
         cursor.execute(
-            f"SELECT k.{quoted(NUMBER)}, t.{first} IS NULL, {', '.join([*same, *shown])} FROM "
+            f"SELECT k.{quoted(NUMBER)}, t.{first} IS NULL, {', '.join([*same, *value_texts])} FROM "
             f"{quoted_table(temporary)} k "
             f"LEFT JOIN {quoted_table(self.table.table)} t ON {join} WHERE t.{first} IS NULL OR NOT "
             f"({' AND '.join(same)})"
@@ -287,15 +292,15 @@ class _Comparison:
         same = " AND ".join(f"k.{quoted(n)} = t.{quoted(n)}" for n in item.names)
         ordered = first_of(item, [f"t.{quoted(n)}" for n in item.names])
         cursor = self.session.cursor
-        found: list[tuple[str, ...]] = []
+        key_rows: list[tuple[str, ...]] = []
         for condition in stretches(item, {column.name: column.sql_type for column in self.columns.values()}):
             cursor.execute(
                 f"SELECT {key} FROM {quoted_table(self.table.table)} t WHERE {condition} "
                 f"AND NOT EXISTS (SELECT 1 FROM {quoted_table(temporary)} k WHERE {same}){ordered}"
             )
-            found += [tuple(map(_as_text, row)) for row in cursor.fetchall()]
+            key_rows += [tuple(map(_as_text, row)) for row in cursor.fetchall()]
         types = {column.name.casefold(): column.value_type for column in self.plan.key_columns}
-        return key_table({name: types[name.casefold()] for name in item.names}, found)
+        return key_table({name: types[name.casefold()] for name in item.names}, key_rows)
 
     # -- values --------------------------------------------------------------------------------------------------------
     def _column(self, name: str) -> ColumnInfo:
@@ -332,8 +337,8 @@ class _Comparison:
         """Return SQL for a key column's value as :mod:`sluice.mysql.key_sql` writes it."""
         row, column = self._type(name), f"t.{quoted(name)}"
         if row.literal is Literal.TEMPORAL:
-            whole = {ColumnKind.DATE: "DATE", ColumnKind.TIME: "TIME(6)"}.get(row.kind, "DATETIME(6)")
-            return f"CONCAT('''', CAST({column} AS {whole}), '''')"
+            cast_type = {ColumnKind.DATE: "DATE", ColumnKind.TIME: "TIME(6)"}.get(row.kind, "DATETIME(6)")
+            return f"CONCAT('''', CAST({column} AS {cast_type}), '''')"
         if row.literal in _LABELLED or row.kind is ColumnKind.BIT:
             return f"CAST({column} AS UNSIGNED)"
         if row.literal is Literal.FLOAT:

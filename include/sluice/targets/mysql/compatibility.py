@@ -98,10 +98,10 @@ def _without_transactions(table: TableId, engine: str) -> list[TableFinding]:
 def _engine_of(statement: str, dialect: dialects.Dialect) -> str:
     """Return the engine that a CREATE TABLE names, "" for none."""
     try:
-        made = parse_statement(statement, "", Dialect(dialect == dialects.MARIADB))
+        parsed_statement = parse_statement(statement, "", Dialect(dialect == dialects.MARIADB))
     except (DecodeError, UnsupportedType):
         return ""
-    return (made.options.engine or "") if isinstance(made, CreateTable) else ""
+    return (parsed_statement.options.engine or "") if isinstance(parsed_statement, CreateTable) else ""
 
 
 HIDDEN = "the login of the target's connection may not see this table, whether it exists or not"
@@ -158,21 +158,23 @@ def _statement(hint: str | None) -> str:
 
 
 def _missing_columns(plan: PlannedTable, info: TableInfo, server: Server) -> list[TableFinding]:
-    there = {column.name.casefold() for column in info.columns}
+    target_names = {column.name.casefold() for column in info.columns}
     return [
-        _missing_column(plan, column, there, server)
+        _missing_column(plan, column, target_names, server)
         for column in plan.columns
-        if column.name.casefold() not in there and not column.generated
+        if column.name.casefold() not in target_names and not column.generated
     ]
 
 
-def _missing_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str], server: Server) -> TableFinding:
+def _missing_column(
+    plan: PlannedTable, column: PlannedColumn, target_names: Collection[str], server: Server
+) -> TableFinding:
     return TableFinding(
         "error",
         plan.target,
         column.name,
         f"the target has no such column, which {plan.source} has",
-        add_column(plan, column, there, server),
+        add_column(plan, column, target_names, server),
         absent=True,
     )
 
@@ -196,39 +198,39 @@ def _losses(plan: PlannedTable, info: TableInfo, server: Server) -> list[TableFi
     columns = {column.name.casefold(): column for column in info.columns}
     remarks = []
     for column in plan.columns:
-        found = columns.get(column.name.casefold())
-        if found is None or found.generated or not column.sql_type:
+        target_column = columns.get(column.name.casefold())
+        if target_column is None or target_column.generated or not column.sql_type:
             continue
-        why = lost(column, found, column.sent_type)
-        if not why and not found.nullable and column.nullable and not column.key:
+        why = lost(column, target_column, column.sent_type)
+        if not why and not target_column.nullable and column.nullable and not column.key:
             why = "NULL is refused"
         if why:
             change = ""
-            if not column.key and not _is_own_type(column, found, server):
+            if not column.key and not _is_own_type(column, target_column, server):
                 change = (
-                    f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(found.name)} "
-                    f"{_widened(column, found, server)}"
+                    f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(target_column.name)} "
+                    f"{_widened(column, target_column, server)}"
                 )
-            types = f"{column.value_type.native or column.sql_type} -> {found.sql_type}"
+            types = f"{column.value_type.native or column.sql_type} -> {target_column.sql_type}"
             remarks.append(about_values(plan.target, column.name, types, why, change))
     return remarks
 
 
-def _is_own_type(column: PlannedColumn, found: ColumnInfo, server: Server) -> bool:
+def _is_own_type(column: PlannedColumn, target_column: ColumnInfo, server: Server) -> bool:
     """Return True if the column has the type that it would be made with, so that no other one holds more."""
     own = column_type(column, server).partition(" CHARACTER SET")[0]
-    same_charset = not column.charset or column.charset == found.charset
-    json = SqlType.parse(own).word == SqlType.parse(found.sql_type).word == "json"
-    return json or (own == found.sql_type and same_charset)
+    same_charset = not column.charset or column.charset == target_column.charset
+    json = SqlType.parse(own).word == SqlType.parse(target_column.sql_type).word == "json"
+    return json or (own == target_column.sql_type and same_charset)
 
 
-def _widened(column: PlannedColumn, found: ColumnInfo, server: Server) -> str:
-    return column_type(column, server) + (" NOT NULL" if not found.nullable and not column.nullable else "")
+def _widened(column: PlannedColumn, target_column: ColumnInfo, server: Server) -> str:
+    return column_type(column, server) + (" NOT NULL" if not target_column.nullable and not column.nullable else "")
 
 
 def read_triggers(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, list[str]]:
     """Return the triggers of the given tables, by table."""
     if not tables:
         return {}
-    name, found = rows_about(cursor, tables, "triggers", "event_object_schema, event_object_table, trigger_name")
-    return {table: [trigger for (trigger,) in found[name(table)]] for table in tables if name(table) in found}
+    name, triggers = rows_about(cursor, tables, "triggers", "event_object_schema, event_object_table, trigger_name")
+    return {table: [trigger for (trigger,) in triggers[name(table)]] for table in tables if name(table) in triggers}

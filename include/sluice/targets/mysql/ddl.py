@@ -154,8 +154,8 @@ def read_here(change: SchemaChange, *, mariadb: bool) -> Statement:
 
     ``mariadb``: the target is.
     """
-    known = sum(bit for bit in _MODES if change.statement.mode & bit) | 1 << 25
-    modes = known | sum(_BITS.get(n, 0) for n in _own_modes(change, mariadb=mariadb))
+    source_modes = sum(bit for bit in _MODES if change.statement.mode & bit) | 1 << 25
+    modes = source_modes | sum(_BITS.get(n, 0) for n in _own_modes(change, mariadb=mariadb))
     return Statement(mariadb, modes, change.statement.session)
 
 
@@ -163,30 +163,30 @@ def new_columns(change: SchemaChange, columns: Columns) -> Iterator[tuple[TableC
     """Yield (change, target table, name there, column) of columns that the statement adds to a table that the target
     has.
     """
-    for one in _told(change):
-        if one.before is None or one.after is None:
+    for table in _told(change):
+        if table.before is None or table.after is None:
             continue
-        target, naming = change.target(one.table), _naming(change, one.table)
-        there = columns(target)
-        old = {column.name.lower(): column for column in one.before.columns}
-        for column in one.after.columns:
+        target, naming = change.target(table.table), _naming(change, table.table)
+        target_columns = columns(target)
+        old = {column.name.lower(): column for column in table.before.columns}
+        for column in table.after.columns:
             name = naming(column.name)
-            if there is None or name is None:
+            if target_columns is None or name is None:
                 continue
-            was_there = name.lower() in there or column.name.lower() in old
-            if was_there and not (one.reuses_names or _takes_over(one, column, old)):
+            was_there = name.lower() in target_columns or column.name.lower() in old
+            if was_there and not (table.reuses_names or _takes_over(table, column, old)):
                 continue
-            yield one, target, name, column
+            yield table, target, name, column
 
 
-def _with_defaults(change: TableChange, said: Defaults) -> TableChange:
+def _with_defaults(change: TableChange, defaults: Defaults) -> TableChange:
     """Return the change with other texts for some defaults of its definitions."""
 
     def column(old: ColumnDefinition) -> ColumnDefinition:
-        text = said.get((change.table, old.name.lower()))
+        text = defaults.get((change.table, old.name.lower()))
         return replace(old, default=text) if text is not None else old
 
-    if not said or change.after is None:
+    if not defaults or change.after is None:
         return change
     parts = tuple(replace(part, new=column(part.new)) if part.new is not None else part for part in change.columns)
     after = replace(change.after, columns=tuple(map(column, change.after.columns)))
@@ -198,19 +198,19 @@ def irreproducible(change: SchemaChange, columns: Columns) -> list[tuple[TableId
     the statement.
     """
     swapped = {change.table for change in change.cut_overs}
-    found = []
-    for one, target, name, column in new_columns(change, columns):
+    findings = []
+    for table, target, name, column in new_columns(change, columns):
         default = _TEXT.sub("''", column.default or "")
         if _DIFFERS.search(default):
             why = f"its default {column.default} has another value on every server or for every row"
-        elif one.table in swapped and _TIME.search(default):
+        elif table.table in swapped and _TIME.search(default):
             why = f"its default {column.default} was evaluated whenever a row was copied"
-        elif column.auto_increment and one.before is not None and not one.before.primary_key:
+        elif column.auto_increment and table.before is not None and not table.before.primary_key:
             why = "rows of a table without a primary key are numbered in no order that two servers share"
         else:
             continue
-        found.append((target, name, why))
-    return found
+        findings.append((target, name, why))
+    return findings
 
 
 def is_oracle(change: SchemaChange) -> bool:
@@ -220,9 +220,9 @@ def is_oracle(change: SchemaChange) -> bool:
 
 def require_read_alike(change: SchemaChange) -> None:
     """Raise LoadError if a new default or generated column has what MariaDB read as Oracle does, and MySQL does not."""
-    for one in change.changes:
-        before = {column.name: column for column in one.before.columns} if one.before is not None else {}
-        for column in one.after.columns if one.after is not None else ():
+    for table in change.changes:
+        before = {column.name: column for column in table.before.columns} if table.before is not None else {}
+        for column in table.after.columns if table.after is not None else ():
             text = column.generated or column.default or ""
             if before.get(column.name) != column and _READ_OTHERWISE.search(_TEXT.sub("''", text)):
                 raise not_followed(
@@ -312,11 +312,11 @@ def statements_for(change: SchemaChange, columns: Columns, words: Words | None =
     if change.cut_overs:
         swapped = _told(change)[: len(change.cut_overs)]
         for part in followed(change):
-            there = columns(change.target(part.one.table))
-            if there is not None and not _named_as_after(change, part.one, columns):
+            target_columns = columns(change.target(part.one.table))
+            if target_columns is not None and not _named_as_after(change, part.one, columns):
                 require_told_columns(change, part)
         return [
-            *_altered(change, [_with_defaults(one, words.defaults) for one in swapped], columns, words),
+            *_altered(change, [_with_defaults(table, words.defaults) for table in swapped], columns, words),
             *_of_tables(change, columns),
         ]
     change = replace(change, tables=tuple(_with_defaults(table, words.defaults) for table in change.tables))
@@ -342,40 +342,40 @@ def _of_tables(change: SchemaChange, columns: Columns, created: Callable[[], lis
 
     A dropped database takes its captured tables: the target's may hold others, or have another name.
     """
-    found: list[str] = []
+    statements: list[str] = []
     renames: list[str] = []
     planner = Planner(change, MysqlTables(change, columns))
     for step in (step for part in followed(change) if not part.cut_over for step in planner.steps(part)):
         match step:
             case DropTable(table):
-                found.append(f"DROP TABLE IF EXISTS {quoted_table(table)}")
+                statements.append(f"DROP TABLE IF EXISTS {quoted_table(table)}")
             case EmptyTable(table):
-                found.append(f"TRUNCATE TABLE {quoted_table(table)}")
+                statements.append(f"TRUNCATE TABLE {quoted_table(table)}")
             case RenameTable(table, to):
                 renames.append(f"{quoted_table(table)} TO {quoted_table(to)}")
             case CreateTable():
-                found += created()
-    return found + ([f"RENAME TABLE {', '.join(renames)}"] if renames else [])
+                statements += created()
+    return statements + ([f"RENAME TABLE {', '.join(renames)}"] if renames else [])
 
 
 def _alter(
     change: SchemaChange, statement: s.AlterTable, names: NamesReader, columns: Columns, words: Words
 ) -> list[str]:
     target = change.target(statement.table)
-    one = next((c for c in change.tables if c.table == statement.table), None)
-    if one is not None and one.after is not None and columns(target) is None:
-        table = change.target(one.renamed_to or statement.table)
+    edit = next((c for c in change.tables if c.table == statement.table), None)
+    if edit is not None and edit.after is not None and columns(target) is None:
+        table = change.target(edit.renamed_to or statement.table)
         if columns(table) is not None:
             return []
-        if one.renamed_to is not None and one.table in change.not_captured:
-            raise never_seen(change, one, table)
-        return [definitions.create_sql(table, one.after, _naming(change, statement.table), words.server)]
-    if one is not None and NAMES & set(one.kinds) and one.names_differ and _named_as_after(change, one, columns):
+        if edit.renamed_to is not None and edit.table in change.not_captured:
+            raise never_seen(change, edit, table)
+        return [definitions.create_sql(table, edit.after, _naming(change, statement.table), words.server)]
+    if edit is not None and NAMES & set(edit.kinds) and edit.names_differ and _named_as_after(change, edit, columns):
         return []  # somebody was here before
     partly = change.kinds is not None or any(t == statement.table for t, *_ in (*change.columns, *change.excluded))
     if partly or words.by_definition:
         return _altered(change, [c for c in change.tables if c.table == statement.table], columns, words)
-    after = one.after if one is not None else None
+    after = edit.after if edit is not None else None
     more = [
         *said(statement, names, after, words.knows, words.collation(target)),
         *_said_defaults(statement.table, names, words.defaults),
@@ -387,12 +387,12 @@ def _said_defaults(table: TableId, names: NamesReader, defaults: Defaults) -> It
     """Yield other texts in the places of defaults."""
     if not defaults:
         return
-    found = tokens(names.sql, names.dialect)
+    sql_tokens = tokens(names.sql, names.dialect)
     for end, column in names.types:
         text = defaults.get((table, column.name.lower()))
         if text is None or column.default is None:
             continue
-        for token, after in pairwise(token for token in found if token.start >= end):
+        for token, after in pairwise(token for token in sql_tokens if token.start >= end):
             if (
                 token.kind is Kind.WORD
                 and token.upper == "DEFAULT"
@@ -423,8 +423,8 @@ def _created(
     change: SchemaChange, statement: s.CreateTable, names: NamesReader, columns: Columns, words: Words
 ) -> list[str]:
     target = change.target(statement.table)
-    one = next((c for c in change.tables if c.table == statement.table), None)
-    after = one.after if one is not None else None
+    table = next((c for c in change.tables if c.table == statement.table), None)
+    after = table.after if table is not None else None
     special = any(t == statement.table for t, *_ in (*change.columns, *change.excluded))
     unlike = statement.like is not None and not _has_columns(columns(change.target(statement.like)), after)
     if (special or statement.select or unlike or words.by_definition) and after is not None:
@@ -432,11 +432,15 @@ def _created(
     return [_rewritten(change, names, said(statement, names, after, words.knows))]
 
 
-def _has_columns(there: Collection[str] | None, definition: TableDefinition | None) -> bool:
+def _has_columns(target_columns: Collection[str] | None, definition: TableDefinition | None) -> bool:
     """Return True if the target's table has the columns of a definition: a table that is not captured may be another
     one here, or none.
     """
-    return there is not None and definition is not None and set(there) == {c.name.lower() for c in definition.columns}
+    return (
+        target_columns is not None
+        and definition is not None
+        and set(target_columns) == {c.name.lower() for c in definition.columns}
+    )
 
 
 def _told(change: SchemaChange) -> list[TableChange]:
@@ -446,25 +450,25 @@ def _told(change: SchemaChange) -> list[TableChange]:
 
 
 def _altered(change: SchemaChange, changes: list[TableChange], columns: Columns, words: Words) -> list[str]:
-    found = []
-    for one in changes:
-        target = change.target(one.table)
-        there = columns(target)
-        if there is None:
+    statements = []
+    for table in changes:
+        target = change.target(table.table)
+        present = columns(target)
+        if present is None:
             continue
-        sql = definitions.alter_sql(target, one, _naming(change, one.table), there, change.kinds, words.server)
+        sql = definitions.alter_sql(target, table, _naming(change, table.table), present, change.kinds, words.server)
         if sql:
-            found.append(sql)
-    return found
+            statements.append(sql)
+    return statements
 
 
-def _named_as_after(change: SchemaChange, one: TableChange, columns: Columns) -> bool:
-    there = columns(change.target(one.renamed_to or one.table))
-    if there is None or one.after is None:
-        return one.after is None
-    naming = _naming(change, one.table)
-    wanted = {n.lower() for c in one.after.columns if (n := naming(c.name)) is not None}
-    before = one.before.columns if one.before else ()
-    kept = {c.name.lower() for c in one.after.columns}
-    gone = {n.lower() for c in before if c.name.lower() not in kept and (n := naming(c.name)) is not None}
-    return wanted <= set(there) and not gone & set(there)
+def _named_as_after(change: SchemaChange, table: TableChange, columns: Columns) -> bool:
+    target_columns = columns(change.target(table.renamed_to or table.table))
+    if target_columns is None or table.after is None:
+        return table.after is None
+    naming = _naming(change, table.table)
+    names_after = {n.lower() for c in table.after.columns if (n := naming(c.name)) is not None}
+    before = table.before.columns if table.before else ()
+    kept_names = {c.name.lower() for c in table.after.columns}
+    removed = {n.lower() for c in before if c.name.lower() not in kept_names and (n := naming(c.name)) is not None}
+    return names_after <= set(target_columns) and not removed & set(target_columns)

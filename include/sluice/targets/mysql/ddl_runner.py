@@ -174,7 +174,7 @@ class DdlRunner:
         doing = f"following {change.where}: {change.statement.text[:200]}"
         with self.target.session(doing) as session, self.target.session(doing) as holder:
             state = self.target.acks.ddl_state(session.cursor, self.fence.batch)
-            kept = {"rows": bool(state.get("rows"))}
+            rows_note = {"rows": bool(state.get("rows"))}
             lines = self._lines(session, state, change)
             for number, statement in enumerate(lines["statements"]):
                 if number < lines["ran"]:
@@ -183,11 +183,11 @@ class DdlRunner:
                 now = definitions_of(session.cursor, tables)
                 if lines["before"] is None or lines["before"] == now:
                     lines = {**lines, "before": now}
-                    self.target.note_ddl(session, self.fence, {**kept, "done": change.number, "running": lines})
+                    self.target.note_ddl(session, self.fence, {**rows_note, "done": change.number, "running": lines})
                     self._run(session, holder, change, statement)
                 lines = {**lines, "ran": number + 1, "before": None}
-                self.target.note_ddl(session, self.fence, {**kept, "done": change.number, "running": lines})
-            self.target.note_ddl(session, self.fence, {**kept, "done": change.number + 1})
+                self.target.note_ddl(session, self.fence, {**rows_note, "done": change.number, "running": lines})
+            self.target.note_ddl(session, self.fence, {**rows_note, "done": change.number + 1})
             return tuple(lines["statements"])
 
     def _lines(self, session: Session, state: dict[str, Any], change: SchemaChange) -> dict[str, Any]:
@@ -205,16 +205,16 @@ class DdlRunner:
             info = infos.get(table)
             return {c.name.lower() for c in info.columns} if info else None
 
-        held = MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb)
+        held_tables = MysqlHeld(change, infos, session.cursor, mariadb=session.mariadb)
         if change.check_only:
-            require_held(change, held)
+            require_held(change, held_tables)
             return _NO_LINES
         self._refuse_other_conversions(session, change, columns)
         statements_ = self._statements(session, change, columns)
         if statements_:
             self._refuse_irreproducible(session, change, columns)
         else:
-            require_whole(change, held)
+            require_whole(change, held_tables)
         emptied = [place for copy in sorted(change.copies) if columns(place := change.target(copy)) is not None]
         statements_ = [*(f"TRUNCATE TABLE {quoted_table(place)}" for place in emptied), *statements_]
         return {
@@ -231,13 +231,13 @@ class DdlRunner:
         """Return the statements of a change that a source of another dialect made: its definitions tell them."""
         cursor, mariadb = session.cursor, session.mariadb
         infos = read_tables(cursor, tables)
-        held = FollowedHeld(change, infos, cursor, mariadb=mariadb)
+        held_tables = FollowedHeld(change, infos, cursor, mariadb=mariadb)
         if change.check_only:
-            require_held(change, held)
+            require_held(change, held_tables)
             return _NO_LINES
 
         keeps_rows, specs = partial(self._keeps_rows, session, change), partial(column_specs, cursor, mariadb=mariadb)
-        follower = Follower(change, infos, held, keeps_rows, cache(specs), partial(index_names, cursor), mariadb)
+        follower = Follower(change, infos, held_tables, keeps_rows, cache(specs), partial(index_names, cursor), mariadb)
         statements = follower.statements()
         return {"statements": statements, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None}
 
@@ -310,7 +310,7 @@ class DdlRunner:
         """
         defaults: dict[tuple[TableId, str], str] = {}
         here = ddl.read_here(change, mariadb=session.mariadb)
-        for one, table, name, column in ddl.new_columns(change, columns):
+        for table_change, table, name, column in ddl.new_columns(change, columns):
             wanted_default, read = change.meaning.default_value(column), default_value(column, here)
             if (wanted_default.value is None and read.value is None) or alike(wanted_default.value, read.value):
                 continue
@@ -323,7 +323,7 @@ class DdlRunner:
                 None,
             )
             if text is not None:
-                defaults[one.table, column.name.lower()] = text
+                defaults[table_change.table, column.name.lower()] = text
             elif self._keeps_rows(session, change, table):
                 servers = (MARIADB, MYSQL) if ddl.is_mariadb(change) else (MYSQL, MARIADB)
                 why = f"{servers[1]} reads its default {column.default} otherwise than {servers[0]}"

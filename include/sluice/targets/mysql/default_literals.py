@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 
-def alike(one: pa.Scalar | None, other: pa.Scalar | None) -> bool:
+def alike(first: pa.Scalar | None, second: pa.Scalar | None) -> bool:
     """Return True for two known values that are the same, including the sign of a zero."""
-    if one is None or other is None or one.type != other.type or one.is_valid != other.is_valid:
+    if first is None or second is None or first.type != second.type or first.is_valid != second.is_valid:
         return False
-    if one.is_valid and pa.types.is_floating(one.type):
-        return struct.pack("<d", one.as_py()) == struct.pack("<d", other.as_py())
-    return bool(one.equals(other))
+    if first.is_valid and pa.types.is_floating(first.type):
+        return struct.pack("<d", first.as_py()) == struct.pack("<d", second.as_py())
+    return bool(first.equals(second))
 
 
 def literals_of(value: pa.Scalar | None) -> Iterator[str]:

@@ -20,49 +20,49 @@ _LONG = frozenset({K.TEXT, K.BLOB, K.JSON})
 """The kinds whose default is an expression, in brackets."""
 
 
-def default_of(column: ColumnDefinition, made: ColumnType, known: DefaultValue) -> Default:
-    """Return this server's counterpart of the source's default. ``known``: its value at the source."""
-    now = "(utc_timestamp(6))" if made.kind in {K.TIMESTAMP, K.DATETIME} else ""
+def default_of(column: ColumnDefinition, column_type: ColumnType, source_default: DefaultValue) -> Default:
+    """Return this server's counterpart of the source's default. ``source_default``: its value at the source."""
+    now = "(utc_timestamp(6))" if column_type.kind in {K.TIMESTAMP, K.DATETIME} else ""
     later = now if _NOW.fullmatch((column.default or "").strip()) else ""
-    if known.value is None:
-        return Default(later, None, known.why)
+    if source_default.value is None:
+        return Default(later, None, source_default.why)
     try:
-        rows = literal(known.value, made)
+        rows = literal(source_default.value, column_type)
     except ValueError as error:
         return Default(later, None, str(error))
     if rows == "NULL":
         return Default(later)
-    return Default(f"({rows})" if made.kind in _LONG else rows, rows)
+    return Default(f"({rows})" if column_type.kind in _LONG else rows, rows)
 
 
-def literal(value: pa.Scalar, made: ColumnType) -> str:
+def literal(value: pa.Scalar, column_type: ColumnType) -> str:
     """Return a value as SQL. Raises ValueError, with the reason, for one that this server does not have."""
     if not value.is_valid:
         return "NULL"
     kind = value.type
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
         try:
-            found = value.as_py() if not is_special(pa.repeat(value, 1)).any() else None
+            native = value.as_py() if not is_special(pa.repeat(value, 1)).any() else None
         except (ValueError, OverflowError):
-            found = None
-        if found is None:
+            native = None
+        if native is None:
             raise ValueError("MySQL has no such date")
-        text = found.isoformat() if pa.types.is_date32(kind) else found.replace(tzinfo=None).isoformat(" ")
+        text = native.isoformat() if pa.types.is_date32(kind) else native.replace(tzinfo=None).isoformat(" ")
         return f"'{text}'"
     if pa.types.is_duration(kind):
-        return f"'{time_text(int(value.cast(pa.int64()).as_py()), made.digits)}'"
-    found = value.as_py()
-    if made.kind is K.BIT:
-        return f"b'{found:0{made.length or 1}b}'"
-    if isinstance(found, bytes):
-        return f"x'{found.hex()}'"
-    if isinstance(found, str):
-        return text_literal(found)
-    if isinstance(found, float):
-        if not math.isfinite(found):
+        return f"'{time_text(int(value.cast(pa.int64()).as_py()), column_type.digits)}'"
+    native = value.as_py()
+    if column_type.kind is K.BIT:
+        return f"b'{native:0{column_type.length or 1}b}'"
+    if isinstance(native, bytes):
+        return f"x'{native.hex()}'"
+    if isinstance(native, str):
+        return text_literal(native)
+    if isinstance(native, float):
+        if not math.isfinite(native):
             raise ValueError("MySQL has no NaN and no infinite numbers")
-        return repr(found)
-    return f"{found:f}" if pa.types.is_decimal(kind) else str(found)
+        return repr(native)
+    return f"{native:f}" if pa.types.is_decimal(kind) else str(native)
 
 
 __all__ = ["Default", "default_of", "literal"]

@@ -85,10 +85,10 @@ def index_sql(index: IndexDefinition, naming: Naming, server: Server) -> str | N
         return None
     names = []
     for name, prefix in index.columns:
-        there = naming(name) if name else None
-        if there is None:
+        target_name = naming(name) if name else None
+        if target_name is None:
             return None
-        names.append(quoted(there) + (f"({prefix})" if prefix else ""))
+        names.append(quoted(target_name) + (f"({prefix})" if prefix else ""))
     columns = f"({', '.join(names)})"
     if index.primary:
         return f"PRIMARY KEY {columns}"
@@ -114,15 +114,15 @@ def alter_sql(
     table: TableId,
     change: TableChange,
     naming: Naming,
-    there: Collection[str],
+    target_columns: Collection[str],
     kinds: Collection[ChangeKind] | None,
     server: Server,
 ) -> str:
     """Return the ALTER TABLE that makes ``change`` at the target, ``""`` if there is nothing left to do.
 
     Args:
-        there: the target's columns now, in lower case: a column that is there is not added again, one that is gone not
-            dropped.
+        target_columns: the target's columns now, in lower case: a column that is there is not added again, one that is
+            gone not dropped.
         kinds: only these; None: all that can be told from the definitions.
 
     Raises:
@@ -139,27 +139,26 @@ def alter_sql(
         name = naming((pair.new or pair.old).name)  # type: ignore[union-attr]
         if name is None or pair.kind not in wanted_kinds:
             continue
-        if pair.kind is ChangeKind.DROP_COLUMN and name.lower() in there:
+        if pair.kind is ChangeKind.DROP_COLUMN and name.lower() in target_columns:
             clauses.append(f"DROP COLUMN {quoted(name)}")
-        elif pair.kind is ChangeKind.ADD_COLUMN and pair.new is not None and name.lower() not in there:
-            clauses.append(
-                f"ADD COLUMN {column_sql(pair.new, name, after, server)}{_place(after, pair.new.name, naming, there)}"
-            )
-        elif pair.kind in _CHANGES and pair.new is not None and name.lower() in there:
-            place = _place(after, pair.new.name, naming, there) if pair.kind is ChangeKind.MOVE_COLUMN else ""
+        elif pair.kind is ChangeKind.ADD_COLUMN and pair.new is not None and name.lower() not in target_columns:
+            place = _place(after, pair.new.name, naming, target_columns)
+            clauses.append(f"ADD COLUMN {column_sql(pair.new, name, after, server)}{place}")
+        elif pair.kind in _CHANGES and pair.new is not None and name.lower() in target_columns:
+            place = _place(after, pair.new.name, naming, target_columns) if pair.kind is ChangeKind.MOVE_COLUMN else ""
             clauses.append(f"MODIFY COLUMN {column_sql(pair.new, name, after, server)}{place}")
     clauses += _keys(before, after, naming, wanted_kinds, server)
     merged = list(dict.fromkeys(clauses))
     return f"ALTER TABLE {quoted_table(table)} {', '.join(merged)}" if merged else ""
 
 
-def _place(after: TableDefinition, name: str, naming: Naming, there: Collection[str]) -> str:
+def _place(after: TableDefinition, name: str, naming: Naming, target_columns: Collection[str]) -> str:
     number = after.index_of(name)
     if number == len(after.columns) - 1:
         return ""
     for earlier in reversed(after.columns[:number]):
         target = naming(earlier.name)
-        if target is not None and target.lower() in there:
+        if target is not None and target.lower() in target_columns:
             return f" AFTER {quoted(target)}"
     return " FIRST" if number == 0 else ""
 
@@ -176,8 +175,8 @@ def _keys(
     for name, index in old.items():
         kind = ChangeKind.PRIMARY_KEY if index.primary else ChangeKind.INDEXES
         if kind in wanted_change_kinds and new.get(name) != index and index_sql(index, naming, server) is not None:
-            gone = {c.lower() for c, _ in index.columns} - {c.name.lower() for c in after.columns}
-            if gone and name not in new:
+            removed_columns = {c.lower() for c, _ in index.columns} - {c.name.lower() for c in after.columns}
+            if removed_columns and name not in new:
                 continue  # the server drops a key with the last of its columns
             clauses.append("DROP PRIMARY KEY" if index.primary else f"DROP KEY {quoted(name)}")
     for name, index in new.items():

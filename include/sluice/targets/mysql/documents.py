@@ -37,10 +37,10 @@ def is_json(declared: str) -> bool:
 
 def inexact(values: pa.Array) -> np.ndarray[Any, Any]:
     """Return a mask of the rows whose text the server would store as another document."""
-    found = pc.fill_null(pc.match_substring_regex(values, _SUSPECT), False).to_numpy(zero_copy_only=False).copy()
-    for row in np.flatnonzero(found):
-        found[row] = bool(_decimals(values[int(row)].as_py()))
-    return np.asarray(found)
+    mask = pc.fill_null(pc.match_substring_regex(values, _SUSPECT), False).to_numpy(zero_copy_only=False).copy()
+    for row in np.flatnonzero(mask):
+        mask[row] = bool(_decimals(values[int(row)].as_py()))
+    return np.asarray(mask)
 
 
 def literal(text: str) -> str:
@@ -59,13 +59,13 @@ def _decimals(text: str) -> list[tuple[str, str]]:
 
     Of a key that an object has twice, which a PostgreSQL ``json`` may have, the server keeps the last value.
     """
-    found: list[tuple[list[int | str], str]] = []
+    numbers: list[tuple[list[int | str], str]] = []
     for path, number, again in _odd_numbers(text):
         if again:
-            found = [one for one in found if one[0][: len(path)] != path]
+            numbers = [entry for entry in numbers if entry[0][: len(path)] != path]
         else:
-            found.append((path, number))
-    return [(_path(path), number) for path, number in found]
+            numbers.append((path, number))
+    return [(_path(path), number) for path, number in numbers]
 
 
 def _odd_numbers(text: str) -> Iterator[tuple[list[int | str], str, bool]]:

@@ -60,8 +60,8 @@ def identified(plan: PlannedTable) -> PlannedTable:
     columns = {column.name.casefold(): column for column in plan.columns if not column.generated}
     for index in plan.created.indexes:
         names = [name.casefold() for name, cut in index.columns if not cut and name.casefold() in columns]
-        found = index.unique and index.kind == "index" and len(names) == len(index.columns)
-        if found and not any(columns[name].nullable for name in names):
+        usable = index.unique and index.kind == "index" and len(names) == len(index.columns)
+        if usable and not any(columns[name].nullable for name in names):
             places = {name: place for place, name in enumerate(names, 1)}
             keyed = (replace(column, key=places.get(column.name.casefold(), 0)) for column in plan.columns)
             return replace(plan, columns=tuple(keyed))
@@ -88,17 +88,17 @@ def index_lines(indexes: Iterable[IndexDefinition], columns: Mapping[str, Planne
 
 def _parts(index: IndexDefinition, columns: Mapping[str, PlannedColumn]) -> list[str]:
     """Return the columns of an index with their prefixes; none if this server has no such index."""
-    found = [columns.get(name.casefold()) for name, _ in index.columns]
-    taken_columns = [one for one in found if one is not None and not one.generated]
+    index_columns = [columns.get(name.casefold()) for name, _ in index.columns]
+    taken_columns = [column for column in index_columns if column is not None and not column.generated]
     sizes = [_characters(column.value_type) for column in taken_columns]
-    if len(taken_columns) < len(found) or None in sizes:
+    if len(taken_columns) < len(index_columns) or None in sizes:
         return []
     short = [size if size is not None and 0 <= size <= _INDEXED_CHARACTERS else -1 for size in sizes]
-    whole = -1 not in short and sum(short) <= _INDEXED_CHARACTERS
-    if index.unique and not whole:
+    fits = -1 not in short and sum(short) <= _INDEXED_CHARACTERS
+    if index.unique and not fits:
         return []
     return [
-        quoted(column.name) + (f"({_PREFIX})" if not whole and not column.key and (size < 0 or size > _PREFIX) else "")
+        quoted(column.name) + (f"({_PREFIX})" if not fits and not column.key and (size < 0 or size > _PREFIX) else "")
         for column, size in zip(taken_columns, short, strict=True)
     ]
 

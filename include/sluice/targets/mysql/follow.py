@@ -66,7 +66,7 @@ class Types:
     def planned(self, column: ColumnDefinition, name: str, key: Sequence[str] = ()) -> PlannedColumn:
         """Return the plan of a column. ``key``: the source's key. Raises LoadError for a type that is not known."""
         column_type = type_of(self.change, column)
-        keyed = [one.lower() for one in key]
+        keyed = [key_column.lower() for key_column in key]
         place = keyed.index(column.name.lower()) + 1 if column.name.lower() in keyed else 0
         charset, collation = (_CHARSET, _COLLATION) if column_type.kind in _TEXTS else ("", "")
         return PlannedColumn(
@@ -108,10 +108,12 @@ class FollowedHeld(MysqlHeld):
         assert part.new is not None
         column, info = self.info(table, name), self.infos[table]
         primary = next((key.parts for key in info.keys if key.name == "PRIMARY"), ())
-        keyed = name.casefold() in {one.casefold() for one, _ in primary}
+        keyed = name.casefold() in {key_column.casefold() for key_column, _ in primary}
         old, new = (
-            column_type(self.types.planned(one, name, (one.name,) if keyed else ()), Server(self.types.mariadb))
-            for one in (part.old, part.new)
+            column_type(
+                self.types.planned(definition, name, (definition.name,) if keyed else ()), Server(self.types.mariadb)
+            )
+            for definition in (part.old, part.new)
         )
         if _same(column.sql_type, new) and not _same(old, new):
             return Answer.HAS  # somebody changed it
@@ -132,19 +134,19 @@ class FollowedHeld(MysqlHeld):
             return Answer.LACKS
         if old is None or old.default == new.default:
             return Answer.HAS
-        there = default is not None and str(default).upper() != "NULL"
-        if (new.default is None) is there:
+        has_default = default is not None and str(default).upper() != "NULL"
+        if (new.default is None) is has_default:
             return Answer.LACKS
         return Answer.HAS if new.default is None or old.default is None else Answer.UNSEEN
 
 
-def _same(one: str, other: str) -> bool:
-    return declared_words(one) == declared_words(other)
+def _same(first_type: str, second_type: str) -> bool:
+    return declared_words(first_type) == declared_words(second_type)
 
 
-def _holds(column: ColumnInfo, wanted: str) -> bool:
+def _holds(column: ColumnInfo, needed_type: str) -> bool:
     """Return True if a column holds every value of a type."""
-    return not loss(SqlType.parse(wanted, column.charset), SqlType.parse(column.sql_type, column.charset))
+    return not loss(SqlType.parse(needed_type, column.charset), SqlType.parse(column.sql_type, column.charset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +211,12 @@ class Follower:
     def _altered(self, step: AlterTable) -> list[str]:
         place = quoted_table(step.table)
         self._refuse_long([name for _, name in step.renames])
-        gone, made = self._indexes_changed(step)
+        removed_indexes, new_indexes = self._indexes_changed(step)
         clauses = [f"DROP COLUMN {quoted(name)}" for name in step.drops]
-        clauses += [f"DROP KEY {quoted(name)}" for name in gone]
+        clauses += [f"DROP KEY {quoted(name)}" for name in removed_indexes]
         clauses += self._columns(step)
         clauses += [self._added(step, added) for added in step.new]
-        clauses += [*self._key(step), *(f"ADD {line}" for line in made)]
+        clauses += [*self._key(step), *(f"ADD {line}" for line in new_indexes)]
         clauses += [f"COMMENT = {text_literal(step.comment)}"] if step.comment is not None else []
         statements = [f"ALTER TABLE {place} {', '.join(clauses)}"] if clauses else []
         self._refuse_conversions(step, "; ".join(statements))
@@ -227,7 +229,7 @@ class Follower:
         """
         columns = self.held.columns(step.table) or {}
         for effect in effects_on(self.change, step.source):
-            names = [self.held.column(step.one, one.name) for one in (effect.old, effect.new)]
+            names = [self.held.column(step.one, definition.name) for definition in (effect.old, effect.new)]
             if any(name is not None and name.casefold() in columns for name in names) and self.has_rows(step.table):
                 raise not_converted(self.change, effect, step.table, by_hand=statement)
 
@@ -241,10 +243,10 @@ class Follower:
         changed = {name: self._changed(step, some) for name, some in parts.items()}
         for column in self._newly_keyed(step):
             name = self.held.column(step.one, column.name) or column.name
-            found = self._info(step.table, was.get(name, name))
-            if found is not None and not changed.get(name):
-                kept = self._kept(step.table, found, self.types.word(column, step.after), nullable=False)
-                changed[name] = _clause(found.name, name, kept)
+            info = self._info(step.table, was.get(name, name))
+            if info is not None and not changed.get(name):
+                definition = self._kept(step.table, info, self.types.word(column, step.after), nullable=False)
+                changed[name] = _clause(info.name, name, definition)
         for old, new in step.renames:
             if not changed.get(new):
                 yield f"RENAME COLUMN {quoted(old)} TO {quoted(new)}"
@@ -280,8 +282,8 @@ class Follower:
                 return ""
             return f"ALTER COLUMN {quoted(name)} {f'SET DEFAULT {default}' if default else 'DROP DEFAULT'}"
         comment = new.comment if commented else None
-        kept = self._kept(step.table, info, word, nullable=nullable, default=default, comment=comment)
-        return _clause(was, name, kept)
+        definition = self._kept(step.table, info, word, nullable=nullable, default=default, comment=comment)
+        return _clause(was, name, definition)
 
     def _retyped(self, info: ColumnInfo, kinds: Set[ChangeKind], old: str, new: str) -> str:
         """Return the type that the column needs, "" if the one that it has will do."""
@@ -304,18 +306,18 @@ class Follower:
         spec = self.specs(table).get(info.name.lower())
         collated = f" CHARACTER SET {info.charset} COLLATE {info.collation}" if info.charset else ""
         parts = [word or f"{info.sql_type}{collated}", "NULL" if nullable else "NOT NULL"]
-        held = spec.default if spec is not None else None
-        if held is not None and not nullable and held.upper() == "NULL":
-            held = None
+        default_sql = spec.default if spec is not None else None
+        if default_sql is not None and not nullable and default_sql.upper() == "NULL":
+            default_sql = None
         if default is not None:
-            held = default
-        parts += [f"DEFAULT {held}"] if held else []
+            default_sql = default
+        parts += [f"DEFAULT {default_sql}"] if default_sql else []
         if spec is not None:
             parts += [f"ON UPDATE {spec.on_update}"] if spec.on_update else []
             parts += ["AUTO_INCREMENT"] if spec.auto_increment else []
             parts += ["INVISIBLE"] if spec.invisible else []
-        said = comment if comment is not None else spec.comment if spec is not None else ""
-        return " ".join([*parts, *([f"COMMENT {text_literal(said)}"] if said else [])])
+        comment_text = comment if comment is not None else spec.comment if spec is not None else ""
+        return " ".join([*parts, *([f"COMMENT {text_literal(comment_text)}"] if comment_text else [])])
 
     def _added(self, step: AlterTable, added: AddColumn) -> str:
         """Return the clause of a new column. Raises LoadError if the values in rows that are there are not known."""
@@ -337,11 +339,11 @@ class Follower:
     def _key(self, step: AlterTable) -> list[str]:
         if step.key is None:
             return []
-        info, wanted = self.infos[step.table], {name.casefold() for name in step.key}
-        if wanted and any({name.casefold() for name in key} == wanted for key in info.unique_keys):
+        info, key_names = self.infos[step.table], {name.casefold() for name in step.key}
+        if key_names and any({name.casefold() for name in key} == key_names for key in info.unique_keys):
             return []
         clauses = ["DROP PRIMARY KEY"] if any(key.name == "PRIMARY" for key in info.keys) else []
-        return [*clauses, *([f"ADD PRIMARY KEY ({', '.join(map(quoted, step.key))})"] if wanted else [])]
+        return [*clauses, *([f"ADD PRIMARY KEY ({', '.join(map(quoted, step.key))})"] if key_names else [])]
 
     def _indexes_changed(self, step: AlterTable) -> tuple[list[str], list[str]]:
         """Return the names of indexes that go, and the definitions of new ones.
@@ -357,10 +359,10 @@ class Follower:
         }
         before = self._lines(step.before, lambda name: self.held.column(step.one, renamed.get(name.lower(), name)))
         after = self._lines(step.after, lambda name: self.held.column(step.one, name))
-        there = {name.lower() for name in self.indexes(step.table)}
-        removed_names = [name for name, line in before.items() if after.get(name) != line and name.lower() in there]
-        left = there - {name.lower() for name in removed_names}
-        lines = [line for name, line in after.items() if before.get(name) != line and name.lower() not in left]
+        existing = {name.lower() for name in self.indexes(step.table)}
+        removed_names = [name for name, line in before.items() if after.get(name) != line and name.lower() in existing]
+        staying = existing - {name.lower() for name in removed_names}
+        lines = [line for name, line in after.items() if before.get(name) != line and name.lower() not in staying]
         return removed_names, lines
 
     def _lines(self, table: TableDefinition, naming: Callable[[str], str | None]) -> dict[str, str]:
@@ -369,8 +371,8 @@ class Follower:
         ``naming``: the target's name of a source column.
         """
         columns = (self.types.planned(column, naming(column.name) or "", table.row_key) for column in table.columns)
-        there = {column.name.casefold(): column for column in columns if column.name and not column.generated}
-        return index_lines(created_by(table, naming).indexes, there)
+        columns_by_name = {column.name.casefold(): column for column in columns if column.name and not column.generated}
+        return index_lines(created_by(table, naming).indexes, columns_by_name)
 
 
 def _clause(was: str, name: str, definition: str) -> str:

@@ -54,7 +54,7 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
     requested_tables = {name(table): table for table in tables}
     columns: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
     for answer in answers:
-        seen: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
+        view_columns: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
         for table in tables:
             for _, constraint, schema, child, column, parent_schema, parent, parent_column in answer[name(table)]:
                 own_table, other_table = TableId(schema, child), TableId(parent_schema, parent)
@@ -63,8 +63,8 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
                     constraint,
                     requested_tables.get(name(other_table), other_table),
                 )
-                seen.setdefault(pair, []).append((column, parent_column))
-        columns |= seen
+                view_columns.setdefault(pair, []).append((column, parent_column))
+        columns |= view_columns
     return [
         Reference(constraint, child, tuple(c for c, _ in pairs), parent, tuple(p for _, p in pairs))
         for (child, constraint, parent), pairs in sorted(columns.items())
@@ -77,7 +77,7 @@ def verify(cursor: Any, item: TableChanges) -> int:
     Raises:
         LoadError: a row at the target refers to one that does not exist.
     """
-    asked = 0
+    queries = 0
     for reference in item.table.references:
         keys: set[tuple[str, ...]] = set()
         if reference.parent == item.table.table:
@@ -86,9 +86,9 @@ def verify(cursor: Any, item: TableChanges) -> int:
             live = item.rows.filter(pc.not_equal(item.rows["_op"], "d"))
             keys |= _keys(live, {f.name: live[f.name] for f in user_fields(live.schema)}, reference.columns)
         for some in _pieces(sorted(keys)):
-            asked += 1
+            queries += 1
             _look(cursor, reference, some, hidden=any(map(is_masked, item.rows.schema)))
-    return asked
+    return queries
 
 
 def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
@@ -96,13 +96,13 @@ def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
     rows = item.rows
     users = user_fields(rows.schema)
     removed = rows.filter(pc.equal(rows["_op"], "d"))
-    found = _keys(removed, {f.name: removed[f.name] for f in users}, columns)
+    keys = _keys(removed, {f.name: removed[f.name] for f in users}, columns)
     if {name.casefold() for name in columns} <= {name.casefold() for name in item.table.key}:
-        return found  # a row that changes its key is a delete and an insert
+        return keys  # a row that changes its key is a delete and an insert
     before = rows["_before"].combine_chunks()
     known_names = {field.name for field in before.type}
     then = {f.name: member(before, f.name) if f.name in known_names else pa.nulls(len(before)) for f in users}
-    return found | _keys(rows, then, columns)
+    return keys | _keys(rows, then, columns)
 
 
 def _keys(rows: pa.Table, values: Mapping[str, Any], columns: Sequence[str]) -> set[tuple[str, ...]]:
@@ -115,8 +115,8 @@ def _keys(rows: pa.Table, values: Mapping[str, Any], columns: Sequence[str]) -> 
         return set()
     arrays = [values[field.name] for field in wanted_fields if field is not None]
     arrays = [a.combine_chunks() if isinstance(a, pa.ChunkedArray) else a for a in arrays]
-    whole = np.logical_and.reduce([pc.is_valid(array).to_numpy(zero_copy_only=False) for array in arrays])
-    some = [array.filter(pa.array(whole)) for array in arrays]
+    complete = np.logical_and.reduce([pc.is_valid(array).to_numpy(zero_copy_only=False) for array in arrays])
+    some = [array.filter(pa.array(complete)) for array in arrays]
     texts = [
         literals.literals(field, array, comparing=True).to_pylist()
         for field, array in zip(wanted_fields, some, strict=True)
@@ -133,15 +133,15 @@ def _pieces(keys: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...
 def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *, hidden: bool) -> None:
     child, parent = quoted_table(reference.child), quoted_table(reference.parent)
     pairs = list(zip(reference.columns, reference.parent_columns, strict=True))
-    same = " AND ".join(f"_p.{quoted(theirs)} = {child}.{quoted(mine)}" for mine, theirs in pairs)
+    same = " AND ".join(f"_p.{quoted(parent_column)} = {child}.{quoted(column)}" for column, parent_column in pairs)
     orphans = f"{among(reference.columns, keys)} AND NOT EXISTS (SELECT 1 FROM {parent} _p WHERE {same})"
     names = ", ".join(map(quoted, reference.columns))
     cursor.execute(f"SELECT DISTINCT {names} FROM {child} WHERE {orphans} LIMIT {SHOWN_KEYS + 1}")
-    found = cursor.fetchall()
-    if not found:
+    orphan_rows = cursor.fetchall()
+    if not orphan_rows:
         return
-    values = "" if hidden else " = " + ", ".join(f"({', '.join(map(str, row))})" for row in found[:SHOWN_KEYS])
-    more = " …" if len(found) > SHOWN_KEYS and not hidden else ""
+    values = "" if hidden else " = " + ", ".join(f"({', '.join(map(str, row))})" for row in orphan_rows[:SHOWN_KEYS])
+    more = " …" if len(orphan_rows) > SHOWN_KEYS and not hidden else ""
     raise LoadError(
         f"foreign key {reference.name} does not hold after the batch: {reference.child} has rows with "
         f"({', '.join(reference.columns)}){values}{more}, and {reference.parent} has no such row",

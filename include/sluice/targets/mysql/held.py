@@ -60,9 +60,9 @@ class MysqlHeld(CatalogHeld[TableInfo, ColumnInfo]):
 
     def order(self, table: TableId, names: list[str]) -> Answer:
         """Compare the order of those columns that the table has."""
-        there = [column.name.casefold() for column in self.infos[table].columns]
-        wanted = [name.casefold() for name in names if name.casefold() in there]
-        return has([name for name in there if name in set(wanted)] == wanted)
+        table_columns = [column.name.casefold() for column in self.infos[table].columns]
+        expected = [name.casefold() for name in names if name.casefold() in table_columns]
+        return has([name for name in table_columns if name in set(expected)] == expected)
 
     def key(self, table: TableId, names: tuple[str, ...]) -> Answer:
         """Return HAS if a unique key has these columns in this order; without names, if there is no primary key."""
@@ -77,29 +77,29 @@ class MysqlHeld(CatalogHeld[TableInfo, ColumnInfo]):
             "WHERE table_schema = %s AND table_name = %s ORDER BY index_name, seq_in_index",
             (table.schema, table.table),
         )
-        found: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
-        for key, other, column, prefix in rows:
-            found.setdefault(str(key).lower(), (not int(other), []))[1].append((
+        indexes: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
+        for key, non_unique, column, prefix in rows:
+            indexes.setdefault(str(key).lower(), (not int(non_unique), []))[1].append((
                 (column or "").casefold(),
                 int(prefix or 0),
             ))
         parts = [(name.casefold(), prefix) for name, (_, prefix) in zip(names, index.columns, strict=True)]
         plain = index.kind == "index" and all(name for name, _ in index.columns)
-        there = found.get(index.name.lower())
-        same = there is not None and (not plain or there == (index.unique, parts))
+        held_index = indexes.get(index.name.lower())
+        same = held_index is not None and (not plain or held_index == (index.unique, parts))
         return has(same if wanted else not same)
 
-    def options(self, table: TableId, one: TableChange) -> Answer:
+    def options(self, table: TableId, table_change: TableChange) -> Answer:
         """Compare engine, collation and comment, as far as the change is about them."""
-        assert one.before is not None
-        assert one.after is not None
+        assert table_change.before is not None
+        assert table_change.after is not None
         rows = self._rows(
             "SELECT engine, table_collation, table_comment FROM information_schema.tables WHERE table_schema = %s AND "
             "table_name = %s",
             (table.schema, table.table),
         )
         [(engine, collation, comment)] = rows
-        before, after = one.before, one.after
+        before, after = table_change.before, table_change.after
         fits = before.comment == after.comment or (comment or "") == after.comment
         fits = fits and (before.engine == after.engine or str(engine or "").lower() == after.engine.lower())
         moved = self.same_dialect and before.collation != after.collation
@@ -123,19 +123,19 @@ class _Attributes:
         self.default, self.extra, self.comment = default, extra, comment
 
     def agree(self, field: str, old: ColumnDefinition | None, new: ColumnDefinition) -> bool:
-        wanted = getattr(new, field)
-        if old is not None and getattr(old, field) == wanted:
+        expected = getattr(new, field)
+        if old is not None and getattr(old, field) == expected:
             return True
         match field:
             case "default":
-                return self.default == _default(wanted)
+                return self.default == _default(expected)
             case "comment":
-                return bool(self.comment == wanted)
+                return bool(self.comment == expected)
             case "on_update":
-                return ("on update" in self.extra) is (wanted is not None)
+                return ("on update" in self.extra) is (expected is not None)
             case "generated":
-                return ("generated" in self.extra.replace("default_generated", "")) is (wanted is not None)
-        return (field in self.extra) is bool(wanted)
+                return ("generated" in self.extra.replace("default_generated", "")) is (expected is not None)
+        return (field in self.extra) is bool(expected)
 
 
 def declared_words(declared: str) -> SqlType:

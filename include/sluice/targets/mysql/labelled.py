@@ -45,7 +45,7 @@ def numbers(values: pa.Array, source: str, target: str, column: str) -> tuple[li
     """
     encoded = pc.dictionary_encode(values)
     of = _number_of(source, target)
-    found: list[str | None] = []
+    digits: list[str | None] = []
     for text in encoded.dictionary.to_pylist():
         number = None if text is None else of(text)
         if number is None and text is not None and _has(source, text):
@@ -56,8 +56,8 @@ def numbers(values: pa.Array, source: str, target: str, column: str) -> tuple[li
             )
             refused.code = DATA_TRUNCATED
             raise refused
-        found.append(None if number is None else str(number))
-    return found, encoded.indices
+        digits.append(None if number is None else str(number))
+    return digits, encoded.indices
 
 
 def errors(values: pa.Array, source: str) -> np.ndarray[Any, Any]:

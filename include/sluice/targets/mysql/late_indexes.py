@@ -55,8 +55,8 @@ def droppable(definition: str) -> dict[str, str]:
         pattern.match(line) for line in lines for pattern in (_OTHER_KEY, _EXPRESSION, _FOREIGN_KEY)
     ):
         return {}
-    counters = {found[1] for line in lines if (found := _COUNTER.match(line))}
-    keys = {found[1]: line.strip().rstrip(",") for line in lines if (found := _KEY.match(line))}
+    counters = {match[1] for line in lines if (match := _COUNTER.match(line))}
+    keys = {match[1]: line.strip().rstrip(",") for line in lines if (match := _KEY.match(line))}
     if any(line.startswith(f"KEY {name} ({counter}") for name, line in keys.items() for counter in counters):
         return {}
     return {name[1:-1].replace("``", "`"): line for name, line in keys.items()}
@@ -74,11 +74,11 @@ class LateIndexes:
         doing = "leaving indexes out"
         with self.target.session(doing) as session, self.target.session(doing) as holder:
             noted = self.target.acks.left_out(session.cursor)
-            made = self.target.acks.made_tables(session.cursor)
+            made_tables = self.target.acks.made_tables(session.cursor)
             return tuple(
                 table
                 for table in tables
-                if table in noted or (table in made and self._left_out(session, holder, table))
+                if table in noted or (table in made_tables and self._left_out(session, holder, table))
             )
 
     def _left_out(self, session: Session, holder: Session, table: TableId) -> bool:
@@ -105,8 +105,8 @@ class LateIndexes:
             noted = self.target.acks.left_out(session.cursor)
             for table in tables:
                 [definition] = definitions_of(session.cursor, [table])
-                there = index_names(session.cursor, table)
-                missing = [line for name, line in noted.get(table, {}).items() if name.lower() not in there]
+                existing_names = index_names(session.cursor, table)
+                missing = [line for name, line in noted.get(table, {}).items() if name.lower() not in existing_names]
                 if definition and missing:
                     self._alter(holder, table, ", ".join(f"ADD {line}" for line in missing), session=session)
                 self._note(session, table, {})
@@ -136,13 +136,13 @@ class LateIndexes:
 def made_with_indexes(session: Session, statement: str) -> TableId | None:
     """Return the table that a statement has made, if it has indexes that can be left out."""
     try:
-        made = parse_statement(statement, "", Dialect(session.mariadb))
+        parsed_statement = parse_statement(statement, "", Dialect(session.mariadb))
     except (DecodeError, UnsupportedType):
         return None
-    if not isinstance(made, CreateTable) or not made.table.schema:
+    if not isinstance(parsed_statement, CreateTable) or not parsed_statement.table.schema:
         return None
-    [definition] = definitions_of(session.cursor, [made.table])
-    return made.table if droppable(definition) else None
+    [definition] = definitions_of(session.cursor, [parsed_statement.table])
+    return parsed_statement.table if droppable(definition) else None
 
 
 def left_out(acks: Any, cursor: Any) -> Mapping[TableId, tuple[str, ...]]:

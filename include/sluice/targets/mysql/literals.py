@@ -93,12 +93,12 @@ def in_statements_only(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any
     target = target_type(field)
     if documents.is_json(target) and pa.types.is_string(values.type):
         return documents.inexact(values)
-    found = enum_errors(field, values)
+    mask = enum_errors(field, values)
     if labelled.is_labelled(target) and pa.types.is_string(values.type):
         digits, which = labelled.numbers(values, _raw_type(field), target, fields.true_name(field))
         unknown = pa.array([number is None for number in digits], pa.bool_())
-        found = found | pc.fill_null(unknown.take(which), False).to_numpy(zero_copy_only=False)
-    return found
+        mask = mask | pc.fill_null(unknown.take(which), False).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _raw_type(field: pa.Field) -> str:
@@ -175,21 +175,21 @@ def _float_text(values: pa.Array, declared: str) -> pa.Array:
     text = pc.cast(values, pa.string())
     if not pa.types.is_float32(values.type):
         return text
-    held = values.to_numpy(zero_copy_only=False)
-    known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False))
+    floats = values.to_numpy(zero_copy_only=False)
+    valid = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False))
     read = pc.fill_null(pc.cast(text, pa.float64()), 0.0).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore", invalid="ignore"):
-        wrong = known & ((np.abs(read) > _FLT_MAX) | (read.astype(np.float32) != held))
+        wrong = valid & ((np.abs(read) > _FLT_MAX) | (read.astype(np.float32) != floats))
     digits = _DIGITS.search(declared)
-    exact = held.astype(np.float64)
-    double = pa.array(exact, mask=~known)
+    exact = floats.astype(np.float64)
+    double = pa.array(exact, mask=~valid)
     if digits and declared.startswith("float"):
-        whole, fraction = int(digits[1]), int(digits[2])
-        limit = min(_FLT_MAX, 10.0 ** (whole - fraction) - 1.0 / 10.0**fraction)
-        beyond = known & (np.abs(exact) > limit)
+        precision, fraction = int(digits[1]), int(digits[2])
+        limit = min(_FLT_MAX, 10.0 ** (precision - fraction) - 1.0 / 10.0**fraction)
+        beyond = valid & (np.abs(exact) > limit)
         if beyond.any():
             clamped = np.where(beyond, np.copysign(limit, exact), exact)
-            double, wrong = pa.array(clamped, mask=~known), wrong | beyond
+            double, wrong = pa.array(clamped, mask=~valid), wrong | beyond
     return pc.if_else(pa.array(wrong), pc.cast(double, pa.string()), text) if wrong.any() else text
 
 
@@ -197,5 +197,5 @@ def _quoted(text: pa.Array) -> pa.Array:
     return _wrapped("'", text, "'")
 
 
-def _wrapped(left: str, text: pa.Array, right: str) -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar(left), text, pa.scalar(right), "")
+def _wrapped(prefix: str, text: pa.Array, suffix: str) -> pa.Array:
+    return pc.binary_join_element_wise(pa.scalar(prefix), text, pa.scalar(suffix), "")

@@ -112,7 +112,7 @@ class LockWatch:
         Raises what connecting raises.
         """
         with self._lock:
-            ids = [_number(one.session) for one in self._watched.values() if one.owner == owner]
+            ids = [_number(watched.session) for watched in self._watched.values() if watched.owner == owner]
         if not ids:
             return 0
         connection = connect(endpoint)
@@ -153,7 +153,7 @@ class LockWatch:
             with connections[key].cursor() as cursor:
                 with self._lock:
                     own_numbers = {_number(w.session) for w in self._watched.values() if w.endpoint == watched.endpoint}
-                said = blocker_of(
+                blocker = blocker_of(
                     cursor, _number(watched.session), watched.session.mariadb, watched.endpoint, own_numbers
                 )
         except (pymysql.err.MySQLError, SluiceError, OSError) as error:
@@ -162,10 +162,10 @@ class LockWatch:
                 connections.pop(key).close()
             return
         now = time.monotonic()
-        if not said:
+        if not blocker:
             return
-        watched.session.blocker = said
-        alike = _SECONDS.sub("", said)
+        watched.session.blocker = blocker
+        alike = _SECONDS.sub("", blocker)
         if alike != watched.told or now - watched.told_at > _TOLD_S:
             watched.told, watched.told_at = alike, now
             _log.warning(
@@ -173,7 +173,7 @@ class LockWatch:
                 target=watched.owner[1],
                 doing=watched.doing,
                 waits_s=round(now - watched.since),
-                reason=said,
+                reason=blocker,
             )
 
 
@@ -182,11 +182,13 @@ def _number(session: Session) -> int:
     return int(session.connection.thread_id())  # type: ignore[no-untyped-call]
 
 
-def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours: Collection[int] = frozenset()) -> str:
+def blocker_of(
+    cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, own_sessions: Collection[int] = frozenset()
+) -> str:
     """Return a sentence on what session ``thread`` waits for and who holds it; "" if it does not wait, as far as this
     login may see.
 
-    ``ours``: sessions of this process; they are excluded where the server lists only candidates. Raises
+    ``own_sessions``: sessions of this process; they are excluded where the server lists only candidates. Raises
     pymysql.err.MySQLError.
     """
     cursor.execute("SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = %s", (thread,))
@@ -194,22 +196,22 @@ def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours
     state = str(row[0] or "") if row else ""
     waits = state.lower().startswith("waiting for") and "lock" in state.lower()
     denied = False
-    asked = (
+    questions = (
         [_MARIADB_ROWS, *((_MARIADB_DEFINITIONS, _MARIADB_OPEN) if waits else ())]
         if mariadb
         else [_ROWS, *((_DEFINITIONS,) if waits else ())]
     )
-    for question in asked:
+    for question in questions:
         try:
             cursor.execute(question, (thread,))
-            found = next((row for row in cursor.fetchall() if row[0] not in ours), None)
+            blocker_row = next((row for row in cursor.fetchall() if row[0] not in own_sessions), None)
         except pymysql.err.MySQLError as error:
             if code_of(error) not in DENIED | {1109, 1146}:
                 raise
             denied = denied or code_of(error) in DENIED
             continue
-        if found:
-            number, user, host, seconds, command, statement, what = found
+        if blocker_row:
+            number, user, host, seconds, command, statement, what = blocker_row
             doing = (
                 f"running {str(statement)[:120]!r}"
                 if statement
@@ -217,14 +219,14 @@ def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours
                 if command == "Sleep"
                 else str(command).lower()
             )
-            held = (
+            relation = (
                 "the oldest open transaction is that of"
                 if question is _MARIADB_OPEN
                 else f"it waits for a lock on {what}, held by"
             )
             begin = f"{state}; " if question is _MARIADB_OPEN else ""
             return (
-                f"{begin}{held} connection {number} ({user}@{host or 'localhost'}), {doing}, {int(seconds or 0)} s "
+                f"{begin}{relation} connection {number} ({user}@{host or 'localhost'}), {doing}, {int(seconds or 0)} s "
                 f"(KILL {number} ends it)"
             )
     if not waits:

@@ -55,32 +55,32 @@ class PartialRows(IncompleteRows):
         texts, zeros = _texts(fields, leaving), _zeros(fields, leaving)
         conditions = _conditions(self.table, self.origins)
         fresh = self.fresh
-        made = []
+        whole_rows = []
         for row in range(leaving.num_rows):
             absent = [index for index in range(len(fields)) if lacks[row, index]]
-            found: Sequence[str] = ()
+            filled: Sequence[str] = ()
             if absent and fresh[row]:  # inserted before its table had these columns
-                found = ["DEFAULT"] * len(absent)
+                filled = ["DEFAULT"] * len(absent)
             elif absent:
-                wanted = ", ".join(_read(fields[index][0], quoted(fields[index][1])) for index in absent)
+                select_list = ", ".join(_read(fields[index][0], quoted(fields[index][1])) for index in absent)
                 cursor.execute(
-                    f"SELECT {wanted} FROM {quoted_table(self.table.table)} WHERE {conditions[row]} FOR UPDATE"
+                    f"SELECT {select_list} FROM {quoted_table(self.table.table)} WHERE {conditions[row]} FOR UPDATE"
                 )
                 read = cursor.fetchone()
                 if read is None:
                     if not self.table.being_copied:
                         raise _absent(self.table, conditions[row])
                     continue
-                found = [_as_literal(fields[index][0], value) for index, value in zip(absent, read, strict=True)]
-            rest = dict(zip(absent, found, strict=True))
+                filled = [_as_literal(fields[index][0], value) for index, value in zip(absent, read, strict=True)]
+            rest = dict(zip(absent, filled, strict=True))
             values = [rest[index] if index in rest else texts[index][row] for index in range(len(fields))]
             lax = [
                 name
                 for index, (field, name) in enumerate(fields)
                 if (_is_zero(field, rest[index]) if index in rest else zeros[index][row])
             ]
-            made.append(WholeRow(f"({','.join(values)})", tuple(lax)))
-        return made
+            whole_rows.append(WholeRow(f"({','.join(values)})", tuple(lax)))
+        return whole_rows
 
     def update(self) -> Iterator[Statement]:
         """Write what is known of the rows that stay. Each has to be there."""
@@ -93,19 +93,19 @@ class PartialRows(IncompleteRows):
             name for _, name in fields if name in self.table.clocks
         ]  # the source's value stays, whatever the time of the load
         for row in range(stay.num_rows):
-            known = [i for i, (_, name) in enumerate(fields) if not lacks[row, i] and name.casefold() not in key]
-            if not known:
+            present = [i for i, (_, name) in enumerate(fields) if not lacks[row, i] and name.casefold() not in key]
+            if not present:
                 continue
-            written = {fields[i][1] for i in known}
+            written = {fields[i][1] for i in present}
             settings = ", ".join(
-                [f"{quoted(fields[i][1])} = {texts[i][row]}" for i in known]
+                [f"{quoted(fields[i][1])} = {texts[i][row]}" for i in present]
                 + [f"{quoted(name)} = {quoted(name)}" for name in clocks if name not in written]
             )
             query = f"SELECT 1 FROM {table} WHERE {conditions[row]}"
             yield Statement(
                 f"UPDATE {table} SET {settings} WHERE {conditions[row]}".encode(),
                 1,
-                tuple(fields[i][1] for i in known if zeros[i][row]),
+                tuple(fields[i][1] for i in present if zeros[i][row]),
                 self.table.computed,
                 where=str(self.table.table),
                 absent=None if self.table.being_copied else Absent(query, _absent(self.table, conditions[row])),

@@ -100,16 +100,17 @@ def _literals(types: Sequence[str], keys: pa.Table) -> list[tuple[str, ...]]:
 
 def _keep(session: Session, table: TargetTable, item: KeyRange, columns: Mapping[str, ColumnInfo]) -> int:
     """Send the kept keys."""
-    there = TableId(table.table.schema, KEPT)
+    temporary_table = TableId(table.table.schema, KEPT)
     lines = [f"{quoted(name)} {declared(columns[name])} NOT NULL" for name in item.names]
     key = ", ".join(map(quoted, item.names))
-    session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(there)}")
+    session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(temporary_table)}")
     session.cursor.execute(
-        f"CREATE TEMPORARY TABLE {quoted_table(there)} ({', '.join(lines)}, PRIMARY KEY ({key})) ENGINE = InnoDB"
+        f"CREATE TEMPORARY TABLE {quoted_table(temporary_table)} ({', '.join(lines)}, PRIMARY KEY ({key})) "
+        "ENGINE = InnoDB"
     )
     assert item.kept is not None
     types = tuple(columns[name].sql_type for name in item.names)
-    kept_target_table = TargetTable(there, item.names, item.names, types=types)
+    kept_target_table = TargetTable(temporary_table, item.names, item.names, types=types)
     return session.run(statements.upserts(kept_target_table, item.kept, session.dialect))
 
 
@@ -138,10 +139,10 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) ->
         if why:
             return None, f"{plan.target} at the target: {why}"
     key = tuple(columns[name.casefold()].name for name in plan.key)
-    known = {c.casefold() for c in key}
-    if key and not any({c.casefold() for c in unique} == known for unique in info.unique_keys):
+    key_names = {c.casefold() for c in key}
+    if key and not any({c.casefold() for c in unique} == key_names for unique in info.unique_keys):
         return None, f"{plan.target} at the target has no key ({', '.join(key)})"
-    others = tuple(unique for unique in info.unique_keys if {c.casefold() for c in unique} != known)
+    others = tuple(unique for unique in info.unique_keys if {c.casefold() for c in unique} != key_names)
     return target_table(plan, info, key, others), ""
 
 

@@ -99,9 +99,9 @@ class RowWriter(SqlRowWriter):
 
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""
-        gone = pc.equal(rows["_op"], "d")
-        removed = rows.filter(gone)
-        leaving = leaving_unique_values(item.table, rows.filter(pc.invert(gone)))
+        delete_mask = pc.equal(rows["_op"], "d")
+        removed = rows.filter(delete_mask)
+        leaving = leaving_unique_values(item.table, rows.filter(pc.invert(delete_mask)))
         sent = sum(
             self.session.run(statements.deletes(item.table, some, self.session.dialect)) for some in (removed, leaving)
         )
@@ -168,8 +168,8 @@ class RowWriter(SqlRowWriter):
 
     def write_counted(self, table: TargetTable, rows: pa.Table) -> WriteResult:
         """See the class."""
-        gone = pc.equal(rows["_op"], "d")
-        live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
+        delete_mask = pc.equal(rows["_op"], "d")
+        live, removed = rows.filter(pc.invert(delete_mask)), rows.filter(delete_mask)
         sent = (
             self.session.run(statements.keyless_deletes(table, identifying(removed), self.session.dialect))
             if removed.num_rows
@@ -215,8 +215,8 @@ class RowWriter(SqlRowWriter):
 
         That does not hold if it may have been removed for another row's unique value.
         """
-        gone = self._gives_way and not table.unique_keys
-        absent = table.being_copied or gone
+        may_be_deleted = self._gives_way and not table.unique_keys
+        absent = table.being_copied or may_be_deleted
         return partial_updates.PartialRows.of(replace(table, being_copied=absent), rows)
 
 

@@ -29,24 +29,26 @@ def said(
     """
     if after is None:
         return []
-    found: list[Replacement] = []
+    replacements: list[Replacement] = []
     if isinstance(statement, s.CreateTable):
-        found += _of_table(statement.options, names, after, knows)
+        replacements += _of_table(statement.options, names, after, knows)
         added: set[str] = set()
     elif isinstance(statement, s.AlterTable):
         for action in statement.actions:
             if isinstance(action, s.ConvertCharset):
-                found += _collated(action.collation, names, after, knows)
+                replacements += _collated(action.collation, names, after, knows)
             elif isinstance(action, s.SetOptions) and action.options.charset is not None:
-                found += _collated(action.options.collation, names, after, knows)
+                replacements += _collated(action.options.collation, names, after, knows)
         moves = any(isinstance(action, s.ConvertCharset | s.SetOptions) for action in statement.actions)
-        taken = {
+        inherited = {
             column.name.lower() for column in after.columns if default and column.collation == default and not moves
         }
-        added = {action.column.name.lower() for action in statement.actions if isinstance(action, s.AddColumn)} - taken
+        added = {
+            action.column.name.lower() for action in statement.actions if isinstance(action, s.AddColumn)
+        } - inherited
     else:
         return []
-    return list(dict.fromkeys([*found, *_of_columns(names, after, added, knows)]))
+    return list(dict.fromkeys([*replacements, *_of_columns(names, after, added, knows)]))
 
 
 def _of_table(options: s.TableOptions, names: NamesReader, after: TableDefinition, knows: Knows) -> list[Replacement]:

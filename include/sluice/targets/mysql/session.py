@@ -189,14 +189,14 @@ class Session:
         self.cursor.execute("SHOW COUNT(*) WARNINGS")
         count = int(self.cursor.fetchone()[0])
         self.cursor.execute("SHOW WARNINGS")
-        shown = self.cursor.fetchall()
-        for level, code, text in shown:
+        warnings = self.cursor.fetchall()
+        for level, code, text in warnings:
             if level == "Note" or (code == TRUNCATED and any(f"'{column}'" in text for column in columns)):
                 continue
             if not _is_of_computed(code, text, computed):
                 raise _would_change(level, code, text)
-        if len(shown) < count:
-            raise _would_change("Warning", 0, f"it warns of {count} values, and shows {len(shown)} of them")
+        if len(warnings) < count:
+            raise _would_change("Warning", 0, f"it warns of {count} values, and shows {len(warnings)} of them")
 
 
 def _is_of_computed(code: int, text: str, computed: Sequence[str]) -> bool:

@@ -141,13 +141,13 @@ def lax_rows(
 ) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
     """Return a mask of the rows that a strict session refuses, and the names of the columns that cause it."""
     lax = np.zeros(len(arrays[0][1]), bool)
-    found = []
+    lax_names = []
     for (field, array), name in zip(arrays, names, strict=True):
         mask = literals.enum_errors(field, array)
         if mask.any():
             lax |= mask
-            found.append(name)
-    return lax, tuple(found)
+            lax_names.append(name)
+    return lax, tuple(lax_names)
 
 
 def _runs(flags: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
@@ -270,8 +270,8 @@ def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) ->
         pieces = [pa.scalar(f"{column} + 0e0 <=> "), values, _sign_of_zero(column, array)]
     else:
         pieces = [pa.scalar(f"{column} <=> "), values]
-    known = pc.binary_join_element_wise(*pieces, "")
-    return pc.fill_null(known, f"{column} IS NULL")
+    condition = pc.binary_join_element_wise(*pieces, "")
+    return pc.fill_null(condition, f"{column} IS NULL")
 
 
 def _sign_of_zero(column: str, array: pa.Array) -> pa.Array:

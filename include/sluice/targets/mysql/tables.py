@@ -40,8 +40,8 @@ def rows_about(
     One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: follows the condition
     on the schema.
     """
-    name, (found,) = views_about(cursor, tables, (view, columns, more))
-    return name, found
+    name, (rows_by_name,) = views_about(cursor, tables, (view, columns, more))
+    return name, rows_by_name
 
 
 def views_about(
@@ -63,13 +63,13 @@ def views_about(
     def name(table: TableId) -> Name:
         return (table.schema.casefold(), table.table.casefold()) if fold else (table.schema, table.table)
 
-    found: list[dict[Name, list[tuple[Any, ...]]]] = []
+    rows_of_views: list[dict[Name, list[tuple[Any, ...]]]] = []
     for rows in answers:
         by_name: dict[Name, list[tuple[Any, ...]]] = defaultdict(list)
         for _, schema, table, *rest in rows:
             by_name[name(TableId(schema, table))].append(tuple(rest))
-        found.append(by_name)
-    return name, found
+        rows_of_views.append(by_name)
+    return name, rows_of_views
 
 
 def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
@@ -86,21 +86,21 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
          "AND non_unique = 0 ORDER BY table_schema, table_name, index_name <> 'PRIMARY', index_name, seq_in_index"),
         ("tables", "table_schema, table_name, table_type, engine", ""),
     )  # fmt: skip
-    found = {}
+    infos = {}
     for table in tables:
         if name(table) in columns:
             uniques: dict[str, list[tuple[str, int]]] = defaultdict(list)
             for index, column, prefix in indexes[name(table)]:
                 uniques[index].append((column or "", int(prefix or 0)))
             kind, engine = next(iter(kinds[name(table)]), ("", ""))
-            found[table] = TableInfo(
+            infos[table] = TableInfo(
                 tuple(_with_exact_labels(cursor, table, _column(*row)) for row in columns[name(table)]),
                 tuple(tuple(column for column, _ in key) for key in uniques.values()),
                 tuple(UniqueKey(index, tuple(key)) for index, key in uniques.items()),
                 view="VIEW" in str(kind).upper(),
                 engine=str(engine or ""),
             )
-    return found
+    return infos
 
 
 def _with_exact_labels(cursor: Any, table: TableId, column: ColumnInfo) -> ColumnInfo:
@@ -217,24 +217,23 @@ def compare(plan: PlannedTable, info: TableInfo | None, server: Server, *, colum
             where=str(plan.target),
             hint="write into its table (mapping: to), or make it a table",
         )
-    there = {column.name.casefold(): column for column in info.columns}
+    present = {column.name.casefold(): column for column in info.columns}
     for column in plan.columns:
-        found = there.get(column.name.casefold())
-        if found is not None and found.generated and not column.generated:
+        target_column = present.get(column.name.casefold())
+        if target_column is not None and target_column.generated and not column.generated:
             raise MappingError(
                 f"column {column.name!r} of table {plan.target} at the target is a generated one: the values that "
                 f"{plan.source} has in it would never be written",
                 where=f"{plan.target}.{column.name}",
-                hint=f"drop it: ALTER TABLE {quoted_table(plan.target)} DROP COLUMN {quoted(found.name)}; the next "
-                "attempt stops for the missing "
-                "column, and says how it is added as a plain one, and then copied; or leave it out: "
-                "mapping.columns.exclude",
+                hint=f"drop it: ALTER TABLE {quoted_table(plan.target)} DROP COLUMN {quoted(target_column.name)}; the "
+                "next attempt stops for the missing column, and says how it is added as a plain one, and then copied; "
+                "or leave it out: mapping.columns.exclude",
             )
-        if columns and column.name.casefold() not in there and not column.generated:
+        if columns and column.name.casefold() not in present and not column.generated:
             raise MappingError(
                 f"table {plan.target} at the target has no column {column.name!r}, which {plan.source} has",
                 where=f"{plan.target}.{column.name}",
-                hint=f"{applied(add_column(plan, column, there, server))}; or leave it out: mapping.columns.exclude",
+                hint=f"{applied(add_column(plan, column, present, server))}; or leave it out: mapping.columns.exclude",
             )
     sent = {column.name.casefold() for column in plan.columns}
     for info_column in info.columns:
@@ -246,7 +245,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, server: Server, *, colum
                 hint=f"give it a default: ALTER TABLE {quoted_table(plan.target)} ALTER COLUMN "
                 f"{quoted(info_column.name)} SET DEFAULT …;",
             )
-    key = tuple(there[name.casefold()].name if name.casefold() in there else name for name in plan.key)
+    key = tuple(present[name.casefold()].name if name.casefold() in present else name for name in plan.key)
     identity = {name.casefold() for name in key}
     keys = [unique for unique in info.unique_keys if {c.casefold() for c in unique} == identity]
     if key and not keys:
@@ -302,40 +301,39 @@ their implied value.
 """
 
 
-def add_column(plan: PlannedTable, column: PlannedColumn, there: Collection[str], server: Server) -> str:
+def add_column(plan: PlannedTable, column: PlannedColumn, target_columns: Collection[str], server: Server) -> str:
     """Return the ALTER TABLE that adds a column as the source defines it: with NOT NULL and DEFAULT, as far as known,
     and at its place.
 
-    ``there``: columns that the target has, case folded.
+    ``target_columns``: those that the target has, case folded.
     """
     source, words = column.definition, column_type(column, server)
     foreign = is_foreign(plan.dialect)
-    kept = source is not None and source.generated is None and not column.wanted and not foreign
-    default = source.default if source is not None and kept else None
+    keeps_clauses = source is not None and source.generated is None and not column.wanted and not foreign
+    default = source.default if source is not None and keeps_clauses else None
     nullable = column.nullable if source is None else source.nullable
     if foreign:
-        known = bool(default_here(column).later) or column.value_type.kind not in _NEEDS_A_VALUE
-        words += f" {attributes(column, nullable=nullable or not known)}"
+        has_default = bool(default_here(column).later) or column.value_type.kind not in _NEEDS_A_VALUE
+        words += f" {attributes(column, nullable=nullable or not has_default)}"
     elif not nullable and (default is not None or column.value_type.kind not in _NEEDS_A_VALUE):
         words += " NOT NULL"
     elif column.sql_type.lower().startswith("timestamp"):
         words += " NULL"  # a server without explicit_defaults_for_timestamp would make it NOT NULL
     if default is not None:
         words += f" DEFAULT {default}"
-    if source is not None and kept and source.on_update:
+    if source is not None and keeps_clauses and source.on_update:
         words += f" ON UPDATE {source.on_update}"
-    return (
-        f"ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {words}{_place(plan, column, there)}"
-    )
+    words += _place(plan, column, target_columns)
+    return f"ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {words}"
 
 
-def _place(plan: PlannedTable, column: PlannedColumn, there: Collection[str]) -> str:
+def _place(plan: PlannedTable, column: PlannedColumn, target_columns: Collection[str]) -> str:
     """Return AFTER and the column that it follows at the source; earlier columns that the target also lacks are added
     before it.
     """
     number = plan.columns.index(column)
     for earlier in reversed(plan.columns[:number]):
-        if earlier.name.casefold() in there or not earlier.generated:
+        if earlier.name.casefold() in target_columns or not earlier.generated:
             return f" AFTER {quoted(earlier.name)}"
     return "" if number else " FIRST"
 

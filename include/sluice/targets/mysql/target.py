@@ -185,7 +185,9 @@ class MySQLTarget(KeepsDigestRows, SqlTarget[Session, MySQLOptions, AckTable]):
             return granted.missing(rights_on(Scope.CHECKPOINTS, TARGET), self.acks.schema, [TABLE])
         wanted_rights = rights_on(Scope.TABLES, TARGET, dialect, ddl=ddl)
         return [
-            one for schema, names in by_schema(tables).items() for one in granted.missing(wanted_rights, schema, names)
+            finding
+            for schema, names in by_schema(tables).items()
+            for finding in granted.missing(wanted_rights, schema, names)
         ]
 
     def apply(self, statement: str) -> None:

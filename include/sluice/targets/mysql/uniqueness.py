@@ -30,8 +30,8 @@ _BYTES = {ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.B
 
 def refuse_merging(plan: PlannedTable, info: TableInfo, server: Server) -> None:
     """Raise MappingError if rows that are different at the source may be one row at the target."""
-    for column, found in _key_columns(plan, info):
-        why = _merges(column, found)
+    for column, target_column in _key_columns(plan, info):
+        why = _merges(column, target_column)
         if why and not _promised(plan, [column.name]):
             raise MappingError(
                 f"different rows of {plan.source} may be one row of {plan.target} at the target: key column "
@@ -54,8 +54,8 @@ def refuse_merging(plan: PlannedTable, info: TableInfo, server: Server) -> None:
             )
     if foreign:
         key = foreign[0]
-        drop = "; ".join(_drop(plan, one) for one in foreign)
-        names = ", ".join(f"{one.name} ({_shown(one)})" for one in foreign)
+        drop = "; ".join(_drop(plan, unique_key) for unique_key in foreign)
+        names = ", ".join(f"{unique_key.name} ({_shown(unique_key)})" for unique_key in foreign)
         raise MappingError(
             f"table {plan.target} at the target has a unique key that {plan.source} does not have: {names}; rows that "
             "are equal in it would overwrite each other",
@@ -70,16 +70,16 @@ def _key_columns(plan: PlannedTable, info: TableInfo) -> list[tuple[PlannedColum
     return [(c, columns[c.name.casefold()]) for c in plan.columns if c.key and c.name.casefold() in columns]
 
 
-def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
+def _merges(column: PlannedColumn, target_column: ColumnInfo) -> str:
     """Return why two values of the source may be one at the target, "" if they cannot."""
     collation = _compared_by(column)
-    if collation and found.collation and not distinguishes(found.collation, collation):
+    if collation and target_column.collation and not distinguishes(target_column.collation, collation):
         at_source = "its bytes" if collation == _BINARY else collation
-        return f"it is compared by {found.collation}, at the source by {at_source}"
+        return f"it is compared by {target_column.collation}, at the source by {at_source}"
     if not column.sql_type or column.generated:
         return ""
-    why = lost(column, found)
-    return f"{column.sql_type} -> {found.sql_type}: {why}" if any(word in why for word in _SILENT) else ""
+    why = lost(column, target_column)
+    return f"{column.sql_type} -> {target_column.sql_type}: {why}" if any(word in why for word in _SILENT) else ""
 
 
 def _compared_by(column: PlannedColumn) -> str:
@@ -114,7 +114,7 @@ def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[
     columns = {column.name.casefold(): column for column in info.columns}
     sent = {column.name.casefold(): column for column in plan.columns}
     parts = {name.casefold(): prefix for name, prefix in key.parts}
-    found = []
+    coverings = []
     for own_key in [*(plan.unique or ()), *([tuple((name, 0) for name in plan.key)] if plan.key else [])]:
         names = [(name.casefold(), prefix) for name, prefix in own_key]
         if all(
@@ -122,15 +122,15 @@ def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[
             for name, prefix in names
         ):
             both = [name for name, _ in names if name in sent and name in columns]
-            found.append([(sent[name], why) for name in both if (why := _merges(sent[name], columns[name]))])
-    return found
+            coverings.append([(sent[name], why) for name in both if (why := _merges(sent[name], columns[name]))])
+    return coverings
 
 
-def _unit(column: PlannedColumn | None, found: ColumnInfo | None) -> int:
+def _unit(column: PlannedColumn | None, info: ColumnInfo | None) -> int:
     """Return how much of the target's prefix one unit of the source's takes at most: text counts characters, binary
     counts bytes.
     """
-    if column is None or found is None or not column.charset or column.charset == _BINARY or found.collation:
+    if column is None or info is None or not column.charset or column.charset == _BINARY or info.collation:
         return 1
     return MAX_BYTES.get(column.charset, 4)
 

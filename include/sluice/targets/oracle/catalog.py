@@ -222,16 +222,16 @@ class Wanted:
         return self.zero_dates == "null" and word.startswith(("timestamp", "date32"))
 
 
-def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
+def compare(plan: PlannedTable, info: TableInfo | None, settings: Wanted) -> TargetTable:
     """Check one table. Raises MappingError with the statement that would fix it."""
-    refuse_long(plan, wanted.longest_bytes, "Oracle")
+    refuse_long(plan, settings.longest_bytes, "Oracle")
     if info is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
             where=str(plan.target),
-            hint=applied(create_table(plan, wanted)),
+            hint=applied(create_table(plan, settings)),
         )
-    for problem in _problems(plan, info, wanted):
+    for problem in _problems(plan, info, settings):
         if problem.severity == "error":
             where = f"{plan.target}.{problem.column}" if problem.column else str(plan.target)
             raise MappingError(
@@ -243,71 +243,71 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
 
 
 def compare_all(
-    plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted
+    plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], settings: Wanted
 ) -> dict[TableId, TargetTable]:
     """Compare all tables; several sources may be loaded into one target table.
 
     Raises MappingError for the first that does not fit.
     """
-    return {plan.target: compare(plan, infos.get(plan.target), wanted) for plan in plans}
+    return {plan.target: compare(plan, infos.get(plan.target), settings) for plan in plans}
 
 
-def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[TableFinding]:
+def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], settings: Wanted) -> list[TableFinding]:
     """Return everything to say about the planned tables, with the statements that correct it."""
     findings: list[TableFinding] = []
     for plan in plans:
         info = infos.get(plan.target)
         try:
-            refuse_long(plan, wanted.longest_bytes, "Oracle")
+            refuse_long(plan, settings.longest_bytes, "Oracle")
         except MappingError as error:
             findings.append(TableFinding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue
         if info is None:
             why = f"the target has no such table for {plan.source}"
-            findings.append(TableFinding("error", plan.target, "", why, create_table(plan, wanted), absent=True))
-            findings += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(column, wanted)]
+            findings.append(TableFinding("error", plan.target, "", why, create_table(plan, settings), absent=True))
+            findings += [_loss_of(plan, column, settings) for column in plan.columns if _loss(column, settings)]
             findings += [
                 TableFinding("error", plan.target, "", "the table is to have the source's comment", statement)
                 for statement in comments_of(plan)
             ]
             continue
-        findings += [problem.finding(plan.target) for problem in _problems(plan, info, wanted)]
+        findings += [problem.finding(plan.target) for problem in _problems(plan, info, settings)]
     return findings
 
 
-def _loss(column: PlannedColumn, wanted: Wanted) -> str:
+def _loss(column: PlannedColumn, settings: Wanted) -> str:
     """Return what a new column loses of the values, "" for nothing."""
-    sent_type, kind = column.sent_type, oracle_type(made_type(column, wanted.string_bytes))
+    sent_type, kind = column.sent_type, oracle_type(made_type(column, settings.string_bytes))
     return lost(sent_type, kind) if takes(sent_type, kind) and not column.generated else ""
 
 
-def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> TableFinding:
-    conversion = f"{column.sql_type or column.arrow_type} -> {made_type(column, wanted.string_bytes)}"
-    return about_values(plan.target, column.name, conversion, _loss(column, wanted))
+def _loss_of(plan: PlannedTable, column: PlannedColumn, settings: Wanted) -> TableFinding:
+    conversion = f"{column.sql_type or column.arrow_type} -> {made_type(column, settings.string_bytes)}"
+    return about_values(plan.target, column.name, conversion, _loss(column, settings))
 
 
-def _preset(column: PlannedColumn, wanted: Wanted) -> str:
+def _preset(column: PlannedColumn, settings: Wanted) -> str:
     """Return the source's DEFAULT and NOT NULL of a column that is added: without a default no table with rows accepts
     NOT NULL.
     """
     source, value = column.definition, column.default
     if source is None or value is None or source.default is None or source.generated is not None or column.wanted:
         return ""
-    default = default_of(source, column.sent_type, value, wanted.empty_strings, wanted.zero_dates).later
-    return f" DEFAULT {default}{' NOT NULL' if wanted.required(column) else ''}" if default else ""
+    default = default_of(source, column.sent_type, value, settings.empty_strings, settings.zero_dates).later
+    return f" DEFAULT {default}{' NOT NULL' if settings.required(column) else ''}" if default else ""
 
 
-def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
+def _problems(plan: PlannedTable, info: TableInfo, settings: Wanted) -> list[Problem]:
     place = quoted_table(plan.target)
     if info.temporary:
         return [error_of("", "it is a temporary table, which keeps no rows", hint="write into another (mapping: to)")]
-    problems = [*_guards(plan, info, wanted)]
+    problems = [*_guards(plan, info, settings)]
     by_name: dict[str, list[ColumnInfo]] = defaultdict(list)
     for stored in info.columns:
         by_name[stored.name.casefold()].append(stored)
     for column in plan.columns:
         if not column.generated:
-            problems += _of_column(plan, column, by_name[column.name.casefold()], wanted)
+            problems += _of_column(plan, column, by_name[column.name.casefold()], settings)
     sent = {column.name.casefold() for column in plan.columns if not column.generated}
     for stored in info.columns:
         if stored.required and stored.name.casefold() not in sent:
@@ -330,7 +330,7 @@ def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Probl
     return problems
 
 
-def _guards(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem]:
+def _guards(plan: PlannedTable, info: TableInfo, settings: Wanted) -> list[Problem]:
     """Return the problems of triggers and foreign keys: Oracle switches neither off for a session."""
     problems = []
     if info.foreign_keys:
@@ -338,7 +338,7 @@ def _guards(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem
         why = f"the foreign keys {named} are checked for each row that is written, in no order of theirs"
         own = "; ".join(f"ALTER TABLE … DISABLE CONSTRAINT {quoted(name)}" for name in info.foreign_keys)
         problems.append(error_of("", why, hint=f"the source has checked them already: {own}"))
-    if info.triggers and not wanted.fire:
+    if info.triggers and not settings.fire:
         named = ", ".join(info.triggers)
         why = f"the triggers {named} fire for rows that Sluice writes"
         off = "; ".join(f"ALTER TRIGGER {quoted(plan.target.schema)}.{quoted(name)} DISABLE" for name in info.triggers)
@@ -347,12 +347,12 @@ def _guards(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[Problem
 
 
 def _of_column(
-    plan: PlannedTable, column: PlannedColumn, candidates: Sequence[ColumnInfo], wanted: Wanted
+    plan: PlannedTable, column: PlannedColumn, candidates: Sequence[ColumnInfo], settings: Wanted
 ) -> list[Problem]:
     sent_type, place = column.sent_type, quoted_table(plan.target)
-    own = made_type(column, wanted.string_bytes)
+    own = made_type(column, settings.string_bytes)
     if not candidates:
-        add = f"ALTER TABLE {place} ADD ({quoted(column.name)} {own}{_preset(column, wanted)})"
+        add = f"ALTER TABLE {place} ADD ({quoted(column.name)} {own}{_preset(column, settings)})"
         why = f"it has no column {column.name!r}, which {plan.source} has"
         hint = f"{applied(add)}; or leave it out: mapping.columns.exclude"
         return [error_of(column.name, why, add, hint, absent=True)]
@@ -377,7 +377,7 @@ def _of_column(
         why = f"column {stored.name!r} is {kind.declared}, which cannot hold values of {source_type}"
         return [error_of(stored.name, why, change)]
     why = lost(sent_type, kind)
-    nulls = column.nullable or wanted.may_be_null(sent_type.arrow_type)
+    nulls = column.nullable or settings.may_be_null(sent_type.arrow_type)
     if not stored.nullable and nulls and not column.key:
         why, change = together(why if isinstance(why, Loss) else "", "NULL is refused"), f"{modify} NULL)"
     elif column.key or kind.declared == own:
@@ -385,10 +385,10 @@ def _of_column(
     return [warning_of(stored.name, f"{source_type} -> {kind.declared}", why, change)] if why else []
 
 
-def create_table(plan: PlannedTable, wanted: Wanted) -> str:
+def create_table(plan: PlannedTable, settings: Wanted) -> str:
     """Return a CREATE TABLE that the planned rows fit into."""
     lines = [
-        f"{quoted(c.name)} {made_type(c, wanted.string_bytes)}{' NOT NULL' if wanted.required(c) else ''}"
+        f"{quoted(c.name)} {made_type(c, settings.string_bytes)}{' NOT NULL' if settings.required(c) else ''}"
         for c in plan.columns
         if not c.generated
     ]

@@ -90,25 +90,25 @@ def _longest(column_type: ColumnType) -> int:
     return column_type.length
 
 
-def own_type(made: ColumnType, string_bytes: int = STANDARD_BYTES, *, key: bool = False) -> str:
-    """Return the type of a column that holds every value of ``made``, as far as Oracle has them.
+def own_type(value_type: ColumnType, string_bytes: int = STANDARD_BYTES, *, key: bool = False) -> str:
+    """Return the type of a column that holds every value of ``value_type``, as far as Oracle has them.
 
     Args:
         string_bytes: the most bytes of a VARCHAR2.
         key: the column is part of a key, which a LOB cannot be.
     """
-    to_type = _OWN.get(made.kind)
+    to_type = _OWN.get(value_type.kind)
     if to_type is not None:
-        return to_type(made)
+        return to_type(value_type)
     raw = string_bytes if string_bytes > STANDARD_BYTES else string_bytes // 2
-    if made.kind in _TEXTS:
-        size = _longest(made)
+    if value_type.kind in _TEXTS:
+        size = _longest(value_type)
         if 0 < size * _BYTES_A_CHARACTER <= string_bytes:
             return f"VARCHAR2({size} CHAR)"
         return f"VARCHAR2({min(size or string_bytes, string_bytes)} CHAR)" if key else "CLOB"
-    if made.kind in {K.BINARY, K.VARBINARY} and 0 < made.length <= raw:
-        return f"RAW({made.length})"
-    return f"RAW({min(made.length or raw, raw)})" if key else "BLOB"
+    if value_type.kind in {K.BINARY, K.VARBINARY} and 0 < value_type.length <= raw:
+        return f"RAW({value_type.length})"
+    return f"RAW({min(value_type.length or raw, raw)})" if key else "BLOB"
 
 
 _OWN: Mapping[ColumnKind, Callable[[ColumnType], str]] = {
@@ -171,45 +171,47 @@ arrives.
 """
 
 
-def takes(made: ColumnType, found: OracleType) -> bool:
-    """Return True if a column of type ``found`` holds values of ``made``, but for those that :func:`lost` names."""
-    return found.word in _TAKES[made.kind]
-
-
-def lost(made: ColumnType, found: OracleType) -> str:
-    """Return what a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing.
-
-    See :func:`takes`.
+def takes(sent_type: ColumnType, target_type: OracleType) -> bool:
+    """Return True if a column of type ``target_type`` holds values of ``sent_type``, but for those that :func:`lost`
+    names.
     """
-    loss = LOSES.get(made.kind, "")
-    if made.kind in _WHOLE or made.kind is K.DECIMAL:
-        return _lost_number(made, found)
-    if made.kind is K.DOUBLE and found.word == "BINARY_FLOAT":
+    return target_type.word in _TAKES[sent_type.kind]
+
+
+def lost(sent_type: ColumnType, target_type: OracleType) -> str:
+    """Return what a column of type ``target_type`` does not keep, or refuses, of values of ``sent_type``.
+
+    "" for nothing. See :func:`takes`.
+    """
+    loss = LOSES.get(sent_type.kind, "")
+    if sent_type.kind in _WHOLE or sent_type.kind is K.DECIMAL:
+        return _lost_number(sent_type, target_type)
+    if sent_type.kind is K.DOUBLE and target_type.word == "BINARY_FLOAT":
         return f"{loss}; numbers that four bytes do not hold are refused"
-    if made.kind in {K.DATETIME, K.TIMESTAMP} and _second_digits(found) < made.digits:
+    if sent_type.kind in {K.DATETIME, K.TIMESTAMP} and _second_digits(target_type) < sent_type.digits:
         return f"{loss}; times with more digits of a second are refused"
-    if made.kind is K.TIME and (found.numbers or (2, 6))[0] < _DAYS_OF_A_TIME:
+    if sent_type.kind is K.TIME and (target_type.numbers or (2, 6))[0] < _DAYS_OF_A_TIME:
         return "times of many days are refused"
-    if made.kind is K.TIME and _second_digits(found) < made.digits:
+    if sent_type.kind is K.TIME and _second_digits(target_type) < sent_type.digits:
         return "times with more digits of a second are refused"
-    if found.word in {"CHAR", "NCHAR"}:
+    if target_type.word in {"CHAR", "NCHAR"}:
         padded = f"{loss}; values are padded with blanks"
-        return padded if made.kind is K.CHAR else Loss(f"{padded}, so that those at the end of a value are lost")
-    if found.word in {"VARCHAR2", "NVARCHAR2"} and found.numbers and made.kind not in _SHORT_TEXTS:
-        unit = "bytes" if found.bytes_ else "characters"
-        size = _longest(made) * (_BYTES_A_CHARACTER if found.bytes_ else 1)
-        if not 0 < size <= found.numbers[0]:
-            return f"{loss}; texts of more than {found.numbers[0]} {unit} are refused"
-    if found.word == "RAW" and not 0 < made.length <= found.numbers[0]:
-        return f"{loss}; values of more than {found.numbers[0]} bytes are refused"
+        return padded if sent_type.kind is K.CHAR else Loss(f"{padded}, so that those at the end of a value are lost")
+    if target_type.word in {"VARCHAR2", "NVARCHAR2"} and target_type.numbers and sent_type.kind not in _SHORT_TEXTS:
+        unit = "bytes" if target_type.bytes_ else "characters"
+        size = _longest(sent_type) * (_BYTES_A_CHARACTER if target_type.bytes_ else 1)
+        if not 0 < size <= target_type.numbers[0]:
+            return f"{loss}; texts of more than {target_type.numbers[0]} {unit} are refused"
+    if target_type.word == "RAW" and not 0 < sent_type.length <= target_type.numbers[0]:
+        return f"{loss}; values of more than {target_type.numbers[0]} bytes are refused"
     return loss
 
 
-def holds_all(made: ColumnType, found: OracleType) -> bool:
-    """Return True if a column of type ``found`` can hold every value of ``made`` that Oracle has at all."""
-    if made.kind is K.DECIMAL and made.precision > _MOST_DIGITS:
-        return found.word == "NUMBER" and not found.numbers
-    return takes(made, found) and lost(made, found) == LOSES.get(made.kind, "")
+def holds_all(sent_type: ColumnType, target_type: OracleType) -> bool:
+    """Return True if a column of type ``target_type`` can hold every value of ``sent_type`` that Oracle has at all."""
+    if sent_type.kind is K.DECIMAL and sent_type.precision > _MOST_DIGITS:
+        return target_type.word == "NUMBER" and not target_type.numbers
+    return takes(sent_type, target_type) and lost(sent_type, target_type) == LOSES.get(sent_type.kind, "")
 
 
 def _second_digits(kind: OracleType) -> int:
@@ -218,11 +220,11 @@ def _second_digits(kind: OracleType) -> int:
     return kind.numbers[-1] if kind.numbers else 6
 
 
-def room(found: OracleType) -> tuple[int, int]:
+def room(number_type: OracleType) -> tuple[int, int]:
     """Return the digits before and after the point that a NUMBER takes; (38, 38) for one without a precision."""
-    if not found.numbers:
+    if not number_type.numbers:
         return _MOST_DIGITS, _MOST_DIGITS
-    precision, scale = (*found.numbers, 0)[:2]
+    precision, scale = (*number_type.numbers, 0)[:2]
     return precision - scale, scale
 
 

@@ -47,10 +47,10 @@ class OracleHeld(SpelledHeld[TableInfo, ColumnInfo]):
     """See :class:`sluice.targets.schema.policy.Held`. Other indexes than the key are the target's own choice."""
 
     def __init__(
-        self, change: SchemaChange, infos: Mapping[TableId, TableInfo], spelling: Naming, wanted: Wanted
+        self, change: SchemaChange, infos: Mapping[TableId, TableInfo], spelling: Naming, settings: Wanted
     ) -> None:
         super().__init__(change, infos, spelling)
-        self.wanted = wanted
+        self.wanted = settings
 
     def type(self, table: TableId, name: str, part: ColumnChange, effect: ColumnEffect | None) -> Answer:
         """Compare the declared type with the one of the change, which it may exceed.

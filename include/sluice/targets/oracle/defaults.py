@@ -22,22 +22,22 @@ _SMALLEST, _LARGEST = 1e-100, 1e100
 
 
 def default_of(
-    column: ColumnDefinition, made: ColumnType, known: DefaultValue, empty_strings: str, zero_dates: str
+    column: ColumnDefinition, column_type: ColumnType, source_default: DefaultValue, empty_strings: str, zero_dates: str
 ) -> Default:
     """Return the target's counterpart of the source's default.
 
-    ``known``: its value at the source; ``empty_strings``, ``zero_dates``: the target's options.
+    ``source_default``: its value at the source; ``empty_strings``, ``zero_dates``: the target's options.
     """
     declared = column.default is not None and column.default.upper() != "NULL"
-    if known.value is None:
-        return Default(_expression(column, made), None, known.why)
+    if source_default.value is None:
+        return Default(_expression(column, column_type), None, source_default.why)
     try:
-        rows = literal(known.value, made, empty_strings)
+        rows = literal(source_default.value, column_type, empty_strings)
     except ValueError as error:
-        if zero_dates == "null" and made.kind in {K.DATE, K.DATETIME, K.TIMESTAMP}:
+        if zero_dates == "null" and column_type.kind in {K.DATE, K.DATETIME, K.TIMESTAMP}:
             return Default()
-        return Default(_expression(column, made), None, str(error))
-    return Default(_expression(column, made) or (rows if declared and rows != "NULL" else ""), rows)
+        return Default(_expression(column, column_type), None, str(error))
+    return Default(_expression(column, column_type) or (rows if declared and rows != "NULL" else ""), rows)
 
 
 def _expression(column: ColumnDefinition, column_type: ColumnType) -> str:
@@ -47,7 +47,7 @@ def _expression(column: ColumnDefinition, column_type: ColumnType) -> str:
     return "SYS_EXTRACT_UTC(SYSTIMESTAMP)" if column_type.kind in {K.TIMESTAMP, K.DATETIME} else ""
 
 
-def literal(value: pa.Scalar, made: ColumnType, empty_strings: str = "refuse") -> str:
+def literal(value: pa.Scalar, column_type: ColumnType, empty_strings: str = "refuse") -> str:
     """Return a value as SQL for a column of the target's own type.
 
     Raises ValueError, with the reason, for one that Oracle does not have.
@@ -69,7 +69,7 @@ def literal(value: pa.Scalar, made: ColumnType, empty_strings: str = "refuse") -
     if isinstance(python_value, bytes):
         return f"HEXTORAW('{python_value.hex()}')" if python_value else _empty(empty_strings, text=False)
     if isinstance(python_value, str):
-        if made.kind is K.ENUM and python_value == ENUM_ERROR_VALUE:
+        if column_type.kind is K.ENUM and python_value == ENUM_ERROR_VALUE:
             python_value = ""
         if len(python_value.encode()) > _LONGEST_LITERAL or "\0" in python_value:
             raise ValueError("it is a text that a statement cannot have")

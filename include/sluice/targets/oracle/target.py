@@ -127,8 +127,8 @@ class OracleTarget(FoldingTarget[Session, OracleOptions, AckTable]):
         return AckTable(schema, *self.owner, self.options.lock_wait)
 
     def _comparison(self, session: Session, places: Sequence[TableId]) -> Comparison:
-        infos, wanted = self._infos(session, places), self._wanted(session)
-        return lambda plans: compare_all(plans, infos, wanted)
+        infos, settings = self._infos(session, places), self._wanted(session)
+        return lambda plans: compare_all(plans, infos, settings)
 
     def _reviewed(self, session: Session, plans: Sequence[PlannedTable]) -> list[TableFinding]:
         return review(plans, self._infos(session, [plan.target for plan in plans]), self._wanted(session))

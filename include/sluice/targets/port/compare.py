@@ -53,9 +53,9 @@ class RangeDifferences:
     more: bool = False
 
 
-def keys_where(keys: pa.Table, wanted: Sequence[bool]) -> pa.Table | None:
-    """Return the keys whose ``wanted`` is true, as :attr:`RangeDifferences.extra`; None for none."""
-    chosen = keys.filter(pa.array(wanted, pa.bool_()))
+def keys_where(keys: pa.Table, mask: Sequence[bool]) -> pa.Table | None:
+    """Return the keys whose ``mask`` is true, as :attr:`RangeDifferences.extra`; None for none."""
+    chosen = keys.filter(pa.array(mask, pa.bool_()))
     return chosen if chosen.num_rows else None
 
 

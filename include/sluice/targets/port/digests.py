@@ -130,7 +130,7 @@ class DigestStore(Protocol):
         Raises OutOfOrder if there was none, LoadError, TargetUnavailable.
         """
 
-    def set_source(self, table: str, found: RangeDigest, batch: int, since: Callable[[int, int], LogDelta]) -> KeptSum:
+    def set_source(self, table: str, digest: RangeDigest, batch: int, since: Callable[[int, int], LogDelta]) -> KeptSum:
         """Store the source's digest of a table as of the end of ``batch``; return the former one, as of that batch.
 
         ``since``: called with (after, upto); returns the effect of the log of batches ``after`` < n <= ``upto``.

@@ -29,7 +29,7 @@ def effects_on(change: SchemaChange, table: TableId) -> tuple[ColumnEffect, ...]
 
 
 def effects_at(
-    held: Held, change: SchemaChange, one: TableChange, effects: Sequence[ColumnEffect]
+    form: Held, change: SchemaChange, table_change: TableChange, effects: Sequence[ColumnEffect]
 ) -> list[ColumnEffect]:
     """Return those of the source's effects on a table that change what a target stores.
 
@@ -38,14 +38,14 @@ def effects_at(
     """
     target_effects = []
     for effect in effects:
-        why = "" if held is Held.TYPED or not effect.same else _stored_otherwise(held, change, effect)
+        why = "" if form is Held.TYPED or not effect.same else _stored_otherwise(form, change, effect)
         if why or not effect.same:
             target_effects.append(replace(effect, unknown=effect.unknown or why))
-    if held is not Held.TYPED and one.before is not None and one.after is not None:
-        column_names = {column.name for column in one.before.columns} | {effect.new.name for effect in effects}
+    if form is not Held.TYPED and table_change.before is not None and table_change.after is not None:
+        column_names = {column.name for column in table_change.before.columns} | {effect.new.name for effect in effects}
         target_effects += [
-            ColumnEffect(one.table, new, new, unknown="the source computes its values")
-            for new in one.after.columns
+            ColumnEffect(table_change.table, new, new, unknown="the source computes its values")
+            for new in table_change.after.columns
             if new.generated is not None and new.name not in column_names
         ]
     return target_effects

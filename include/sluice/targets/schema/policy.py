@@ -26,20 +26,20 @@ NAMES = frozenset({ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.REN
 """Kinds after which a table has other names of columns, or the same ones for other columns."""
 
 
-def changed_columns(change: SchemaChange, one: TableChange) -> tuple[ColumnChange, ...] | None:
+def changed_columns(change: SchemaChange, table_change: TableChange) -> tuple[ColumnChange, ...] | None:
     """Return the change of each column of a table.
 
     None: columns were renamed, and the statement does not tell which.
     """
-    assert one.before is not None
-    assert one.after is not None
-    if not set(one.kinds) & NAMES:
-        return one.compared_columns()
+    assert table_change.before is not None
+    assert table_change.after is not None
+    if not set(table_change.kinds) & NAMES:
+        return table_change.compared_columns()
     try:
-        column_changes = change.meaning.altered_columns(one)
+        column_changes = change.meaning.altered_columns(table_change)
     except DecodeError:
         return None
-    return column_changes if column_changes is not None or not change.cut_overs else one.columns
+    return column_changes if column_changes is not None or not change.cut_overs else table_change.columns
 
 
 K = ChangeKind
@@ -129,11 +129,11 @@ def require_told_renames(change: TableChange, columns: Sequence[ColumnChange], t
         )
 
 
-def never_seen(change: SchemaChange, one: TableChange, target: TableId) -> LoadError:
+def never_seen(change: SchemaChange, table_change: TableChange, target: TableId) -> LoadError:
     """Return the error for a table that comes into capture with its rows."""
     return LoadError(
-        f"{one.table}, which is not captured, became {one.renamed_to}, which is: its rows were never seen: "
-        f"{change.statement.text[:300]}",
+        f"{table_change.table}, which is not captured, became {table_change.renamed_to}, which is: its rows were never "
+        f"seen: {change.statement.text[:300]}",
         where=change.where,
         hint=f"copy the table to the target by hand as {target}; the load goes on once it is there",
     )
@@ -167,9 +167,9 @@ class Answer(Enum):
     """Its definitions do not show it."""
 
 
-def has(found: bool) -> Answer:
+def has(present: bool) -> Answer:
     """Return HAS or LACKS."""
-    return Answer.HAS if found else Answer.LACKS
+    return Answer.HAS if present else Answer.LACKS
 
 
 class Tables(Protocol):
@@ -178,7 +178,7 @@ class Tables(Protocol):
     def table(self, source: TableId) -> TableId:
         """Return the target's name of a source table."""
 
-    def column(self, one: TableChange, name: str) -> str | None:
+    def column(self, table_change: TableChange, name: str) -> str | None:
         """Return the target's name of a source column, None for one that is not delivered."""
 
     def columns(self, table: TableId) -> Mapping[str, str] | None:
@@ -214,36 +214,36 @@ class Held(Tables, Protocol):
     def index(self, table: TableId, index: IndexDefinition, names: tuple[str, ...], *, wanted: bool) -> Answer:
         """Return whether the table has the index, or, unless ``wanted``, whether it lacks it."""
 
-    def options(self, table: TableId, one: TableChange) -> Answer:
+    def options(self, table: TableId, table_change: TableChange) -> Answer:
         """Return whether the table has the comment, charset and engine after the change."""
 
     def partitions(self, table: TableId) -> Answer:
         """Return whether the table is partitioned as after the change."""
 
 
-def require_held(change: SchemaChange, held: Held) -> None:
+def require_held(change: SchemaChange, target: Held) -> None:
     """Raise LoadError unless the target has all of a change (``SchemaChange.check_only``) that the policy does not
     ignore.
     """
     answers: list[tuple[str, Answer]] = []
     for part in followed(change):
-        answers += _answers(change, part, held)
+        answers += _answers(change, part, target)
     missing = [what for what, answer in answers if answer is Answer.LACKS]
     unseen = [what for what, answer in answers if answer is Answer.UNSEEN]
     if missing or unseen:
         raise stopped(change, missing, unseen)
 
 
-def require_whole(change: SchemaChange, held: Held) -> None:
+def require_whole(change: SchemaChange, target: Held) -> None:
     """Raise LoadError for a table whose columns have the names after a change, while the target lacks another part of
     it.
 
     Ask it where such names mean that somebody made the change by hand, so that nothing of it is done.
     """
     for part in followed(change) if change.kinds is None and not change.cut_overs else ():
-        if not NAMES & part.kinds or held.columns(held.table(part.one.renamed_to or part.one.table)) is None:
+        if not NAMES & part.kinds or target.columns(target.table(part.one.renamed_to or part.one.table)) is None:
             continue
-        missing = [what for what, answer in _answers(change, part, held) if answer is Answer.LACKS]
+        missing = [what for what, answer in _answers(change, part, target) if answer is Answer.LACKS]
         if missing:
             why = f"its columns have the new names already, and it lacks {', '.join(dict.fromkeys(missing))}"
             raise not_followed(change, why)
@@ -439,9 +439,9 @@ class OnlyColumns:
         """Return the name by the pipeline's mapping."""
         return self.change.target(source)
 
-    def column(self, one: TableChange, name: str) -> str | None:
+    def column(self, table_change: TableChange, name: str) -> str | None:
         """Return the name by the pipeline's mapping; None for an excluded column."""
-        tables, lowered = set(one.tables), name.lower()
+        tables, lowered = set(table_change.tables), name.lower()
         if any(table in tables and excluded.lower() == lowered for table, excluded in self.change.excluded):
             return None
         renamed = (new for table, old, new in self.change.columns if table in tables and old.lower() == lowered)
@@ -475,7 +475,7 @@ class OnlyColumns:
         """Return HAS: the kind has no indexes."""
         return Answer.HAS
 
-    def options(self, table: TableId, one: TableChange) -> Answer:
+    def options(self, table: TableId, table_change: TableChange) -> Answer:
         """Return HAS: the kind has no options of tables."""
         return Answer.HAS
 

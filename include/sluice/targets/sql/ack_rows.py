@@ -241,16 +241,16 @@ class AckRows:
 
     def made_tables(self, cursor: Any) -> frozenset[TableId]:
         """Return the tables that Sluice made and has not copied rows into yet."""
-        return frozenset(TableId(*said["table"]) for said in self._noted(cursor, MADE))
+        return frozenset(TableId(*note["table"]) for note in self._noted(cursor, MADE))
 
     def note_made(self, cursor: Any, table: TableId) -> None:
         """Note that Sluice made a table. Call it in a transaction."""
-        said = json.dumps({"table": [table.schema, table.table]})
-        self._put(cursor, f"{MADE}{table}", epoch=0, batch=0, position=said)
+        note = json.dumps({"table": [table.schema, table.table]})
+        self._put(cursor, f"{MADE}{table}", epoch=0, batch=0, position=note)
 
     def left_out(self, cursor: Any) -> dict[TableId, dict[str, str]]:
         """Return the definitions of indexes that are left out, by table and name."""
-        return {TableId(*said["table"]): dict(said["indexes"]) for said in self._noted(cursor, LEFT_OUT)}
+        return {TableId(*note["table"]): dict(note["indexes"]) for note in self._noted(cursor, LEFT_OUT)}
 
     def note_left_out(self, cursor: Any, fence: Fence, table: TableId, indexes: Mapping[str, str]) -> None:
         """Note which indexes of a table are left out; none: all of them stand.
@@ -259,8 +259,8 @@ class AckRows:
         """
         scopes = [f"{MADE}{table}"]
         if indexes:
-            said = json.dumps({"table": [table.schema, table.table], "indexes": list(indexes.items())})
-            self._put(cursor, f"{LEFT_OUT}{table}", epoch=fence.epoch, batch=fence.batch, position=said)
+            note = json.dumps({"table": [table.schema, table.table], "indexes": list(indexes.items())})
+            self._put(cursor, f"{LEFT_OUT}{table}", epoch=fence.epoch, batch=fence.batch, position=note)
         else:
             scopes.append(f"{LEFT_OUT}{table}")
         for scope in scopes:
@@ -288,8 +288,8 @@ class AckRows:
         """Insert the row of the whole target, and that no table is written yet, unless another process was faster."""
         columns, places = "pipeline, target, scope, epoch, batch, position", "%s, %s, %s, 0, %s, %s"
         sql = self.NEW.format(table=self.name, columns=columns, places=places)
-        for scope, said in ((self.WHOLE, None), (TABLES, "[]")):
-            cursor.execute(sql, (*self._who, scope, began, said))
+        for scope, position in ((self.WHOLE, None), (TABLES, "[]")):
+            cursor.execute(sql, (*self._who, scope, began, position))
 
     def _put(self, cursor: Any, scope: str, **values: Any) -> None:
         columns = ("pipeline", "target", "scope", *values)
@@ -307,21 +307,21 @@ class AckRows:
         row: tuple[Any, ...] | None = cursor.fetchone()
         if row is None:
             return None
-        said = dict(json.loads(row[2])) if row[2] else {}
-        seal = said.pop(SEAL, None)
-        edited = seal is not None and seal != self._seal(int(row[1]), said)
-        return Checkpoint(int(row[0]), int(row[1]), Offset.from_json(said) if said else None, str(row[3] or ""), edited)
+        note = dict(json.loads(row[2])) if row[2] else {}
+        seal = note.pop(SEAL, None)
+        edited = seal is not None and seal != self._seal(int(row[1]), note)
+        return Checkpoint(int(row[0]), int(row[1]), Offset.from_json(note) if note else None, str(row[3] or ""), edited)
 
     def _sealed(self, batch: int, position: Offset) -> str:
-        said = position.to_json()
-        return json.dumps({**said, SEAL: self._seal(batch, said)})
+        fields = position.to_json()
+        return json.dumps({**fields, SEAL: self._seal(batch, fields)})
 
-    def _seal(self, batch: int, said: dict[str, Any]) -> int:
+    def _seal(self, batch: int, fields: dict[str, Any]) -> int:
         """Return the seal of what is written together.
 
         Epoch and identity are written without it, and so are not in it.
         """
-        return seal_of(self._who, batch, said)
+        return seal_of(self._who, batch, fields)
 
     def _batch(self, cursor: Any, lock: str, epoch: int) -> int:
         """Lock the row of the whole target and return the batch held. Raises Fenced unless ``epoch`` took it over."""

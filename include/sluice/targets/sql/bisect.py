@@ -50,14 +50,14 @@ class Bisection:
         """
         refused: dict[int, LoadError] = {}
         for _ in range(_ROUNDS):
-            kept = np.setdiff1d(np.arange(item.rows.num_rows), np.fromiter(refused, np.int64))
+            row_numbers = np.setdiff1d(np.arange(item.rows.num_rows), np.fromiter(refused, np.int64))
             try:
-                count = self._attempt(item, kept, keep=True)
+                count = self._attempt(item, row_numbers, keep=True)
             except LoadError as error:
                 if error.code not in self.data_errors:
                     raise
                 errors: dict[int, LoadError] = {}
-                self._bisect(item, kept, error, errors, len(refused))
+                self._bisect(item, row_numbers, error, errors, len(refused))
                 if not errors:
                     raise  # no row fails alone
                 refused |= errors

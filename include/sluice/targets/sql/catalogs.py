@@ -33,7 +33,7 @@ def as_target(plan: PlannedTable, info: CatalogTable, identifies: Identifies = _
     """Return what the loader needs to know of a table that fits."""
     columns = {column.name.casefold(): column for column in info.columns}
     key = tuple(columns[name.casefold()].name for name in plan.key)
-    others = (one.columns for one in info.keys if not (identifies(one) and set(one.columns) == set(key)))
+    others = (index.columns for index in info.keys if not (identifies(index) and set(index.columns) == set(key)))
     taking = [column for column in info.columns if not column.generated]
     return TargetTable(
         plan.target,
@@ -58,11 +58,11 @@ def replaceable(
         return None, f"the target has no table {plan.target}"
     columns = {column.name.casefold(): column for column in info.columns}
     for column in plan.columns:
-        mine = columns.get(column.name.casefold())
-        why = otherwise(column, mine) if mine is not None else f"it has no column {column.name}"
+        target_column = columns.get(column.name.casefold())
+        why = otherwise(column, target_column) if target_column is not None else f"it has no column {column.name}"
         if why:
             return None, f"{plan.target} at the target: {why}"
     key = tuple(columns[name.casefold()].name for name in plan.key)
-    if key and not any(identifies(one) and set(one.columns) == set(key) for one in info.keys):
+    if key and not any(identifies(index) and set(index.columns) == set(key) for index in info.keys):
         return None, f"{plan.target} at the target has no key ({', '.join(key)})"
     return as_target(plan, info, identifies), ""

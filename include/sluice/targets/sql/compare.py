@@ -25,18 +25,18 @@ def counted(rows: int, groups: Iterable[Sequence[Any]], changed: Iterable[Sequen
             MOST_COUNTS.
         changed: hashes of rows that are to be left out; read after the groups.
     """
-    found = {bytes(h): (int(here), int(there), values) for h, here, there, *values in groups}
+    counts_by_hash = {bytes(h): (int(sent), int(stored), values) for h, sent, stored, *values in groups}
     undecided = 0
-    for (one,) in changed:
-        undecided += found.pop(bytes(one), None) is not None
-    counts = list(found.values())
+    for (row_hash,) in changed:
+        undecided += counts_by_hash.pop(bytes(row_hash), None) is not None
+    counts = list(counts_by_hash.values())
     return RowCounts(
         rows=rows,
-        missing=sum(max(here - there, 0) for here, there, _ in counts),
-        extra=sum(max(there - here, 0) for here, there, _ in counts),
+        missing=sum(max(sent - stored, 0) for sent, stored, _ in counts),
+        extra=sum(max(stored - sent, 0) for sent, stored, _ in counts),
         undecided=undecided,
-        first=tuple(RowCount(tuple(values), here, there) for here, there, values in counts[:most]),
-        more=len(found) + undecided > MOST_COUNTS,
+        first=tuple(RowCount(tuple(values), sent, stored) for sent, stored, values in counts[:most]),
+        more=len(counts_by_hash) + undecided > MOST_COUNTS,
     )
 
 
@@ -61,16 +61,16 @@ def differences(
 
 
 def sorted_out(
-    found: Iterable[Sequence[Any]], names: Sequence[str], *, values: bool
+    rows: Iterable[Sequence[Any]], names: Sequence[str], *, values: bool
 ) -> tuple[tuple[int, ...], tuple[RowDifference, ...]]:
     """Return the numbers of the rows that the target lacks, and the rows that it has with other values.
 
     Args:
-        found: a row's number, whether it is missing, whether each of ``names`` is equal; with ``values`` then the value
+        rows: a row's number, whether it is missing, whether each of ``names`` is equal; with ``values`` then the value
             sent and the target's value of each.
     """
     missing, different = [], []
-    for number, absent, *rest in found:
+    for number, absent, *rest in rows:
         if absent:
             missing.append(int(number))
             continue

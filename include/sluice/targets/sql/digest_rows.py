@@ -180,48 +180,48 @@ class DigestRows:
     def fold(self, cursor: Any, session: Any, digests: BatchDigests) -> None:
         """Take a batch into the sums."""
         rows = self.rows(cursor, "FOR UPDATE")
-        whole = rows.pop(WHOLE, None)
-        if whole is None:
+        whole_row = rows.pop(WHOLE, None)
+        if whole_row is None:
             return
         every, of_source = digests.all_unknown, digests.source_unknown
-        if whole.batch != digests.held:
-            of_source = f"no digest was kept between batch {whole.batch} and batch {digests.held}"
-        elif digests.stretch not in {None, whole.stretch}:
+        if whole_row.batch != digests.held:
+            of_source = f"no digest was kept between batch {whole_row.batch} and batch {digests.held}"
+        elif digests.stretch not in {None, whole_row.stretch}:
             of_source = f"the captured position was moved before batch {digests.batch}"
         if of_source:
             every = every or of_source
             for row in rows.values():
                 row.lose_source(of_source)
-        given: dict[str, list[TableInput]] = {}
+        tables_by_source: dict[str, list[TableInput]] = {}
         for table in digests.tables:
-            given.setdefault(str(table.plan.source), []).append(table)
+            tables_by_source.setdefault(str(table.plan.source), []).append(table)
         for name, row in rows.items():
-            delta, tables = digests.deltas.get(name), given.get(name, [])
+            delta, tables = digests.deltas.get(name), tables_by_source.get(name, [])
             why = every or digests.unknown.get(name, "")
             if delta is not None or tables or why:
                 given_of = _Given(session, digests, delta or LogDelta(), tables, why)
                 self._fold_table(cursor, row, given_of)
-        whole.batch = digests.batch
-        whole.stretch = whole.stretch if digests.stretch is None else digests.stretch
-        self.put(cursor, whole)
+        whole_row.batch = digests.batch
+        whole_row.stretch = whole_row.stretch if digests.stretch is None else digests.stretch
+        self.put(cursor, whole_row)
 
-    def _fold_table(self, cursor: Any, row: _Row, given: _Given) -> None:
-        batch, exact, why = given.digests.batch, row.is_equal, given.why
-        if given.delta.gap:
-            row.lose_source(f"batch {batch}: {given.delta.gap}")
-        row.source_rows += given.delta.rows
-        row.source_sum ^= given.delta.checksum
-        if any(table.partial for table in given.tables):
+    def _fold_table(self, cursor: Any, row: _Row, inputs: _Given) -> None:
+        batch, exact, why = inputs.digests.batch, row.is_equal, inputs.why
+        if inputs.delta.gap:
+            row.lose_source(f"batch {batch}: {inputs.delta.gap}")
+        row.source_rows += inputs.delta.rows
+        row.source_sum ^= inputs.delta.checksum
+        if any(table.partial for table in inputs.tables):
             why = why or "the log had only some columns of its changes (binlog_row_image, REPLICA IDENTITY)"
         if why:
             row.lose(f"batch {batch}: {why}")
         elif row.measuring or not row.target_why:
-            for table in given.tables:
-                digested = self.target.digested(given.session, table.plan)
+            for table in inputs.tables:
+                digested = self.target.digested(inputs.session, table.plan)
                 if digested.shape != row.shape:
                     row.lose(f"batch {batch}: {_OTHER_SHAPE}")
                     break
-                went, came = self._exchanged(cursor, given.digests, table, digested)
+                went, came = self._exchanged(cursor, inputs.digests, table, digested)
                 row.target_rows += came.rows - went.rows
                 row.target_sum ^= came.checksum ^ went.checksum
         row.batch = batch
@@ -244,8 +244,8 @@ class DigestRows:
             if len(replaced):
                 digest = RangeDigest.of(digested.hashes([member(replaced, name) for name in names]))
                 went = went.plus(digest.rows, digest.checksum)
-            gone = pc.equal(rows["_op"], "d")
-            live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
+            delete_mask = pc.equal(rows["_op"], "d")
+            live, removed = rows.filter(pc.invert(delete_mask)), rows.filter(delete_mask)
             for condition in digested.conditions(live):
                 digest = digested.digest(cursor, condition)
                 came = came.plus(digest.rows, digest.checksum)
@@ -253,9 +253,9 @@ class DigestRows:
                 value for condition in digested.conditions(removed) for value in digested.hashes_at(cursor, condition)
             ]
             if remaining_values:  # the server may compare the key of a row that went and of one that came as equal
-                mine = set(digested.hashes([live[name] for name in names]).tolist())
+                written_hashes = set(digested.hashes([live[name] for name in names]).tolist())
                 for value in remaining_values:
-                    came = came if value in mine else came.plus(1, value)
+                    came = came if value in written_hashes else came.plus(1, value)
         return went, came
 
 
@@ -329,14 +329,14 @@ class SqlDigestStore:
             behind,
         )
 
-    def _is_loading(self, session: Any, row: _Row, held: int) -> bool:
+    def _is_loading(self, session: Any, row: _Row, last_batch: int) -> bool:
         """Return True if a batch is written in part. Its units are noted, too, by versions that note no digests."""
-        if row.loading > held:
+        if row.loading > last_batch:
             return True
         acks = self.target.acks
         session.cursor.execute(
             f"SELECT COUNT(*) FROM {acks.name} WHERE {MINE} AND scope LIKE %s AND batch > %s",
-            (*self.target.owner, f"{UNIT}%", held),
+            (*self.target.owner, f"{UNIT}%", last_batch),
         )
         return bool(session.cursor.fetchone()[0])
 
@@ -372,13 +372,13 @@ class SqlDigestStore:
                 f"SELECT batch FROM {acks.name} WHERE {MINE} AND scope = %s FOR UPDATE",
                 (*self.target.owner, acks.WHOLE),
             )
-            held = session.cursor.fetchone() or (0,)
+            batch = int((session.cursor.fetchone() or (0,))[0])
             known_rows = rows.rows(session.cursor, "FOR UPDATE")
-            whole = known_rows.pop(WHOLE, None)
-            if whole is None or whole.batch != int(held[0]):
+            whole_row = known_rows.pop(WHOLE, None)
+            if whole_row is None or whole_row.batch != batch:
                 for other_row in known_rows.values():
-                    self._lose(session, other_row, whole, int(held[0]))
-                rows.put(session.cursor, _Row(WHOLE, batch=int(held[0]), stretch=stretch, source_why="", target_why=""))
+                    self._lose(session, other_row, whole_row, batch)
+                rows.put(session.cursor, _Row(WHOLE, batch=batch, stretch=stretch, source_why="", target_why=""))
             row, shape = known_rows.get(name) or _Row(name), self.target.digested(session, plan).shape
             if shape != row.shape and not row.target_why:
                 row.lose(_OTHER_SHAPE)
@@ -399,8 +399,8 @@ class SqlDigestStore:
             rows.create(session.cursor)
             return int(self.target.transaction(session, lambda: work(session), "noting that a digest is kept")[0])
 
-    def _lose(self, session: Any, row: _Row, whole: _Row | None, held: int) -> None:
-        why = f"no digest was kept between batch {whole.batch if whole else 0} and batch {held}"
+    def _lose(self, session: Any, row: _Row, whole_row: _Row | None, last_batch: int) -> None:
+        why = f"no digest was kept between batch {whole_row.batch if whole_row else 0} and batch {last_batch}"
         row.lose(why)
         row.lose_source(why)
         self._rows.put(session.cursor, row)
@@ -421,15 +421,15 @@ class SqlDigestStore:
         with self.target.session("keeping a digest") as session:
             self.target.transaction(session, lambda: work(session), "keeping a digest")
 
-    def set_source(self, table: str, found: RangeDigest, batch: int, since: Callable[[int, int], LogDelta]) -> KeptSum:
+    def set_source(self, table: str, digest: RangeDigest, batch: int, since: Callable[[int, int], LogDelta]) -> KeptSum:
         """See :meth:`sluice.targets.port.digests.DigestStore.set_source`."""
 
         def work(session: Any) -> KeptSum:
             rows = self._rows.rows(session.cursor, "FOR UPDATE")
-            row, whole = rows[table], rows[WHOLE]
-            more = since(batch, whole.batch)
+            row, whole_row = rows[table], rows[WHOLE]
+            more = since(batch, whole_row.batch)
             before = KeptSum(RangeDigest(row.source_rows - more.rows, row.source_sum ^ more.checksum), row.source_why)
-            row.source_rows, row.source_sum = found.rows + more.rows, found.checksum ^ more.checksum
+            row.source_rows, row.source_sum = digest.rows + more.rows, digest.checksum ^ more.checksum
             row.source_why = more.gap[:_LONGEST_WHY]
             self._rows.put(session.cursor, row)
             return before

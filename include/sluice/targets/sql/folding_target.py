@@ -63,7 +63,7 @@ class FoldingTarget(SqlTarget[_S, _O, _A]):
         known_target_tables = {
             plan.target: _called(target_tables[folded.target], plan) for plan, folded in zip(tables, plans, strict=True)
         }
-        compare([self.naming.plan(one) for one in compared_again(tables, known_target_tables, again)])
+        compare([self.naming.plan(plan) for plan in compared_again(tables, known_target_tables, again)])
         return known_target_tables
 
     def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:

@@ -34,7 +34,7 @@ def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Referenc
 
 def generations(parents: Mapping[TableId, Iterable[TableId]]) -> dict[TableId, int | None]:
     """Return the depth of each table in the foreign-key graph; None if it is part of a cycle."""
-    within = {table: {p for p in found if p in parents} for table, found in parents.items()}
+    within = {table: {p for p in table_parents if p in parents} for table, table_parents in parents.items()}
     circles = {table for table in within if table in _ancestors(within, table)}
     result: dict[TableId, int | None] = dict.fromkeys(circles)
 
@@ -44,8 +44,8 @@ def generations(parents: Mapping[TableId, Iterable[TableId]]) -> dict[TableId, i
             return known_depth
         if table in circles:
             return 0
-        result[table] = found = max((depth(parent) + 1 for parent in within[table]), default=0)
-        return found
+        result[table] = table_depth = max((depth(parent) + 1 for parent in within[table]), default=0)
+        return table_depth
 
     for table in within:
         depth(table)
@@ -56,8 +56,8 @@ def _ancestors(parents: Mapping[TableId, set[TableId]], table: TableId) -> set[T
     seen_tables: set[TableId] = set()
     ahead = list(parents[table])
     while ahead:
-        one = ahead.pop()
-        if one not in seen_tables:
-            seen_tables.add(one)
-            ahead += parents[one]
+        ancestor = ahead.pop()
+        if ancestor not in seen_tables:
+            seen_tables.add(ancestor)
+            ahead += parents[ancestor]
     return seen_tables

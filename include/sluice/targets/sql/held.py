@@ -40,10 +40,10 @@ class CatalogHeld(OnlyColumns, Generic[Table, Column]):
 
     def info(self, table: TableId, name: str) -> Column:
         """Return a column that is there."""
-        found: Column = next(
+        target_column: Column = next(
             column for column in self.infos[table].columns if column.name.casefold() == name.casefold()
         )
-        return found
+        return target_column
 
 
 class SpelledHeld(CatalogHeld[Table, Column]):
@@ -57,7 +57,7 @@ class SpelledHeld(CatalogHeld[Table, Column]):
         """Return the name by the mapping, as the target's spelling has it."""
         return self.spelling.table(super().table(source))
 
-    def column(self, one: TableChange, name: str) -> str | None:
+    def column(self, table_change: TableChange, name: str) -> str | None:
         """Return the name by the mapping, as the target's spelling has it; None for an excluded column."""
-        column = super().column(one, name)
+        column = super().column(table_change, name)
         return None if column is None else self.spelling.name(column)

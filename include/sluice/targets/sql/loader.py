@@ -19,13 +19,13 @@ Again = Callable[[PlannedTable, TargetTable], PlannedTable]
 
 
 def compared_again(
-    plans: Sequence[PlannedTable], known: Mapping[TableId, TargetTable], again: Again | None
+    plans: Sequence[PlannedTable], target_tables: Mapping[TableId, TargetTable], again: Again | None
 ) -> list[PlannedTable]:
     """Return the planned tables of which ``again`` made others."""
     if again is None:
         return []
-    made = [(plan, again(plan, known[plan.target])) for plan in plans]
-    return [other for plan, other in made if other is not plan]
+    replanned = [(plan, again(plan, target_tables[plan.target])) for plan in plans]
+    return [new_plan for plan, new_plan in replanned if new_plan is not plan]
 
 
 class Contention(TargetUnavailable):

@@ -24,7 +24,7 @@ def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:
         MappingError: rows, or a statement, are for a target table that another source table has by its name.
     """
     known_captured_tables = dict(batch.facts.captured_tables())
-    plans = [*(table.plan for table in batch.tables), *(one.plan for one in batch.reconcile)]
+    plans = [*(table.plan for table in batch.tables), *(stored_range.plan for stored_range in batch.reconcile)]
     rows = [Route(plan.source, plan.target) for plan in plans]
 
     def require(routes: list[Route]) -> None:
@@ -35,8 +35,8 @@ def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:
             if change.before_rows is before_rows:
                 require([
                     Route(table, known_captured_tables[table])
-                    for one in change.tables
-                    for table in one.tables
+                    for table_change in change.tables
+                    for table in table_change.tables
                     if table in known_captured_tables
                 ])
                 require(_carried_forward(known_captured_tables, change))
@@ -48,15 +48,15 @@ def refuse_clashes(naming: Naming, batch: BatchInput, pipeline: str) -> None:
 
 def _carried_forward(known_tables: _Known, change: SchemaChange) -> list[Route]:
     """Update ``known_tables`` to the state after the statement; return the tables that it created."""
-    made: list[Route] = []
+    routes: list[Route] = []
     for table in change.tables:
         if ChangeKind.DROP_TABLE in table.kinds or table.renamed_to is not None:
             known_tables.pop(table.table, None)
         new = _new_name(table)
         if new is not None and new not in change.not_captured:
             known_tables[new] = change.target(new)
-            made.append(Route(new, known_tables[new]))
-    return made
+            routes.append(Route(new, known_tables[new]))
+    return routes
 
 
 def _new_name(change: TableChange) -> TableId | None:

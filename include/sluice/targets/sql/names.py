@@ -68,10 +68,10 @@ class Naming:
         columns = tuple(replace(column, name=self.name(column.name)) for column in plan.columns)
         first: dict[str, str] = {}
         for column, folded in zip(plan.columns, columns, strict=True):
-            other = first.setdefault(folded.name, column.name)
-            if other != column.name:
+            first_name = first.setdefault(folded.name, column.name)
+            if first_name != column.name:
                 raise MappingError(
-                    f"the columns {other!r} and {column.name!r} of {plan.source} are one column at the target, "
+                    f"the columns {first_name!r} and {column.name!r} of {plan.source} are one column at the target, "
                     f"{folded.name!r}, as options.identifiers: folded takes their names for the same",
                     where=str(plan.source),
                     hint="give one of them another name: in the rule that makes it, or in mapping: [{from: …, "
@@ -79,15 +79,15 @@ class Naming:
                 )
         return replace(plan, target=self.table(plan.target), columns=columns)
 
-    def refuse_clash(self, written: Iterable[Route], known: Iterable[Route], pipeline: str) -> None:
-        """Raise MappingError if a table of ``written`` and another of ``known`` get one name: their rows would
+    def refuse_clash(self, written: Iterable[Route], known_routes: Iterable[Route], pipeline: str) -> None:
+        """Raise MappingError if a table of ``written`` and another of ``known_routes`` get one name: their rows would
         overwrite each other.
         """
         if not self.folds:
             return
         written = list(written)
         sources: dict[TableId, dict[TableId, TableId]] = defaultdict(dict)
-        for route in (*known, *written):
+        for route in (*known_routes, *written):
             sources[self.table(route.target)].setdefault(route.target, route.source)
         for route in written:
             place = self.table(route.target)

@@ -80,7 +80,7 @@ class PlannedUnit:
 
 def plan_phases(
     tables: Sequence[TableInput],
-    known: Mapping[TableId, TargetTable],
+    target_tables: Mapping[TableId, TargetTable],
     config: TargetConfig,
     parallelism: int,
     *,
@@ -89,7 +89,7 @@ def plan_phases(
 ) -> list[list[PlannedUnit]]:
     """Cut a batch into phases of units; the units of a phase may run in parallel, phases run one after the other.
 
-    ``known``: the target's tables.
+    ``target_tables``: by name.
 
     * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two
       phases: deletes (and rows that leave a unique value), then upserts. After them the tables of which the target
@@ -108,7 +108,7 @@ def plan_phases(
     """
     if not tables and not ranges:
         return []
-    phases = _Phases(known, config, parallelism, dict(ranges or {}))
+    phases = _Phases(target_tables, config, parallelism, dict(ranges or {}))
     if config.consistency == "batch" or (
         config.consistency == "row" and acknowledge and not ranges and _is_small(tables)
     ):
@@ -172,7 +172,7 @@ class _Phases:
         """Return all of the batch in the order in which one transaction writes it."""
         per_target = _per_target(_lighter_first(tables), self.known)
         wholes = [replace(_whole(files, info), replaces=self._ranges_of(info)) for files, info in per_target]
-        clearing = [LoadPart(info, (), replaces=those) for info, those in self.ranges.values()]
+        clearing = [LoadPart(info, (), replaces=ranges) for info, ranges in self.ranges.values()]
         return (*clearing, *_parents_first(wholes, apart=self._apart))
 
     def by_schema(self, tables: Sequence[TableInput]) -> list[PlannedUnit]:
@@ -188,7 +188,7 @@ class _Phases:
     def clear_others(self, here: set[TableId]) -> None:
         """Clear in the first phase the ranges of tables to which nothing is written; ``here``: the other tables."""
         alone = [
-            LoadPart(info, (), replaces=those) for table, (info, those) in self.ranges.items() if table not in here
+            LoadPart(info, (), replaces=ranges) for table, (info, ranges) in self.ranges.items() if table not in here
         ]
         if alone:
             self.planned.append([PlannedUnit((part,), True) for part in alone])
@@ -230,7 +230,7 @@ class _Phases:
         return [*clearing, *deletes], [replace(piece, deletes=False) for piece in pieces]
 
     def _add_to_family(self, part: LoadPart, pieces: Sequence[LoadPart], ranges: tuple[StoredRange, ...]) -> None:
-        if not _in_halves(part, apart=self._apart) or not all(one.plan.columns for one in ranges):
+        if not _in_halves(part, apart=self._apart) or not all(stored_range.plan.columns for stored_range in ranges):
             self.coming.append(replace(part, replaces=ranges))
             return
         self.leaving += [LoadPart(part.table, (), replaces=ranges)] if ranges else []
@@ -327,8 +327,8 @@ def _by_key(part: LoadPart, size: int) -> list[LoadPart]:
     """
     if not all(file.key_starts for file in part.files):
         return [replace(part, files=(file,)) for file in part.files]
-    count, found = -(-part.cost // size), samples(file.key_starts for file in part.files)
-    edges: list[int | None] = [None, *borders(found, -(-len(found) // count)), None]
+    count, key_samples = -(-part.cost // size), samples(file.key_starts for file in part.files)
+    edges: list[int | None] = [None, *borders(key_samples, -(-len(key_samples) // count)), None]
     pieces = []
     for low, high in pairwise(edges):
         files = tuple(file for file in part.files if file.groups(low, high))

@@ -40,8 +40,8 @@ def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, s
     """
     spelling = {name.casefold(): name for name in table.columns}
     types = dict(zip(table.columns, table.types, strict=True)) if table.types else {}
-    found = [(field, spelling.get(true_name(field).casefold())) for field in user_fields(schema)]
-    return [(at_target(field, types.get(name, "")), name) for field, name in found if name is not None]
+    named_fields = [(field, spelling.get(true_name(field).casefold())) for field in user_fields(schema)]
+    return [(at_target(field, types.get(name, "")), name) for field, name in named_fields if name is not None]
 
 
 def key_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, str]]:
@@ -91,8 +91,8 @@ def may_lack(rows: pa.Table) -> bool:
 
 def row_text(rows: pa.Table, number: int, table: TargetTable, *, hidden: bool = False) -> str:
     """Return a row for display: its key, or the first columns of a table without one."""
-    wanted = {name.casefold() for name in table.key}
-    fields = [f for f in user_fields(rows.schema) if true_name(f).casefold() in wanted] or user_fields(rows.schema)[:5]
+    key = {name.casefold() for name in table.key}
+    fields = [f for f in user_fields(rows.schema) if true_name(f).casefold() in key] or user_fields(rows.schema)[:5]
     if hidden:
         return f"with ({', '.join(map(true_name, fields))}) = ***"
     values = [_shown(rows[field.name][number]) for field in fields]
@@ -108,9 +108,9 @@ def _shown(value: Any) -> str:
 
 def removals(table: TargetTable, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return the rows that are gone, and those that give a unique value away: both are deleted first."""
-    gone = pc.equal(rows["_op"], "d")
-    live = only(rows, pc.invert(gone)) if table.unique_keys else rows
-    return only(rows, gone), leaving_unique_values(table, live)
+    delete_mask = pc.equal(rows["_op"], "d")
+    live = only(rows, pc.invert(delete_mask)) if table.unique_keys else rows
+    return only(rows, delete_mask), leaving_unique_values(table, live)
 
 
 def only(rows: pa.Table, mask: Any) -> pa.Table:

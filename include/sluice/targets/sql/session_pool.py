@@ -51,27 +51,27 @@ class SessionPool(Generic[_S]):
         """Return the most recently used session, if it is still good."""
         with self._lock:
             idle = self._idle.get(_key(endpoint), [])
-            gone = [one for at, one in idle if not self._is_good(at, one)]
-            idle[:] = [(at, one) for at, one in idle if one not in gone]
-            found = idle.pop()[1] if idle else None
-        _close(gone)
-        return found
+            expired = [idle_session for at, idle_session in idle if not self._is_good(at, idle_session)]
+            idle[:] = [(at, idle_session) for at, idle_session in idle if idle_session not in expired]
+            session = idle.pop()[1] if idle else None
+        _close(expired)
+        return session
 
     def give(self, endpoint: Endpoint, session: _S) -> None:
         """Keep a session for a while."""
         with self._lock:
             idle = self._idle.setdefault(_key(endpoint), [])
             idle.append((time.monotonic(), session))
-            gone = [one for _, one in idle[:-MOST]]
+            surplus = [idle_session for _, idle_session in idle[:-MOST]]
             del idle[:-MOST]
-        _close(gone)
+        _close(surplus)
 
     def end(self) -> None:
         """Close them all."""
         with self._lock:
-            gone = [one for idle in self._idle.values() for _, one in idle]
+            sessions = [session for idle in self._idle.values() for _, session in idle]
             self._idle.clear()
-        _close(gone)
+        _close(sessions)
 
     def _is_good(self, since: float, session: _S) -> bool:
         """Return True if the session is young and silent: a server that ends a session says so, or hangs up."""

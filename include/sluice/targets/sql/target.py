@@ -325,8 +325,8 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
     ) -> WriteResult:
         """Write each table in a transaction of its own, or all in one. Deadlocks and lock waits are tried again."""
         with self.session("loading") as session:
-            whole = one_transaction or acknowledge is not None
-            groups = [list(changes)] if whole else [list(g) for _, g in groupby(changes, key=lambda c: c.table.table)]
+            at_once = one_transaction or acknowledge is not None
+            groups = [list(changes)] if at_once else [list(g) for _, g in groupby(changes, key=lambda c: c.table.table)]
             rows = self._rows(session, fence)
             total = WriteResult()
             for number, group in enumerate(groups, 1):

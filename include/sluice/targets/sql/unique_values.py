@@ -17,10 +17,10 @@ def may_meet(table: TargetTable, rows: pa.Table) -> bool:
         values = [_told_apart(rows[name].combine_chunks()) if name is not None else None for name in names]
         if any(value is None for value in values):
             return True
-        known = pa.table(
+        key_values = pa.table(
             values, names=[str(number) for number in range(len(values))]
         ).drop_null()  # any number of rows may have NULL
-        if known.group_by(known.column_names).aggregate([]).num_rows < known.num_rows:
+        if key_values.group_by(key_values.column_names).aggregate([]).num_rows < key_values.num_rows:
             return True
     return False
 

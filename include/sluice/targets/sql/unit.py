@@ -68,15 +68,15 @@ class SqlWriteUnit:
         """
         started = time.perf_counter()
         changes: list[TableChanges] = []
-        left = SMALL_BYTES
+        spare_bytes = SMALL_BYTES
         for part in self.parts:
-            streamed = self.reader.is_large(part.size_bytes) or part.size_bytes > left
-            left -= 0 if streamed else part.size_bytes
+            streamed = self.reader.is_large(part.size_bytes) or part.size_bytes > spare_bytes
+            spare_bytes -= 0 if streamed else part.size_bytes
             lean = not (rejected is not None or part.table.unique_keys or part.in_order)
             groups = self.reader.groups(part.files, part.keys, lean=lean, in_order=part.in_order, streamed=streamed)
-            found = _changes(part, groups or [RowGroup(pa.table({}))])
-            found[0] = replace(found[0], replaces=tuple(map(self.reader.key_range, part.replaces)))
-            changes += found
+            part_changes = _changes(part, groups or [RowGroup(pa.table({}))])
+            part_changes[0] = replace(part_changes[0], replaces=tuple(map(self.reader.key_range, part.replaces)))
+            changes += part_changes
         if self.scope:
             changes = [replace(change, scope=self.scope) for change in changes]
         if self.verify:
@@ -125,7 +125,10 @@ def _changes(part: LoadPart, groups: Sequence[RowGroup]) -> list[TableChanges]:
     ]
     halves = part.deletes and part.upserts and part.table.key
     if len(every) > 1 and halves and not any("_present" in group.rows.schema.names for group in groups):
-        every = [replace(one, upserts=False) for one in every] + [replace(one, deletes=False) for one in every]
+        every = [replace(change, upserts=False) for change in every] + [
+            replace(change, deletes=False) for change in every
+        ]
     return [
-        replace(one, part=f"{part.identity}-{number}" if number else part.identity) for number, one in enumerate(every)
+        replace(change, part=f"{part.identity}-{number}" if number else part.identity)
+        for number, change in enumerate(every)
     ]

@@ -93,7 +93,7 @@ class SqlBatchWriter:
         name = plan_name(phases)
         finished = self._loader.finished_units(self._fence, name)
         self._notes = True
-        left: list[list[SqlWriteUnit | FinishedUnits]] = []
+        remaining: list[list[SqlWriteUnit | FinishedUnits]] = []
         number = 0
         for phase in phases:
             units: list[SqlWriteUnit | FinishedUnits] = []
@@ -101,7 +101,7 @@ class SqlBatchWriter:
                 if number not in finished:
                     units.append(replace(self._unit(planned), noted_as=f"{name}:{number}"))
                 number += 1
-            left.append(units)
+            remaining.append(units)
         if finished:
             _log.info(
                 "units_skipped",
@@ -110,8 +110,8 @@ class SqlBatchWriter:
                 units=len(finished),
                 of=number,
             )
-            left.insert(0, [FinishedUnits(sum(finished.values(), WriteResult()))])
-        return [units for units in left if units]
+            remaining.insert(0, [FinishedUnits(sum(finished.values(), WriteResult()))])
+        return [units for units in remaining if units]
 
     def _unit(self, planned: PlannedUnit) -> SqlWriteUnit:
         return SqlWriteUnit(
@@ -140,16 +140,18 @@ class SqlBatchWriter:
         self, known_target_tables: dict[TableId, TargetTable]
     ) -> dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]]:
         ranges: dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]] = {}
-        for one in self._batch.reconcile:
-            table, earlier = ranges.get(one.plan.target, (known_target_tables.get(one.plan.target), ()))
+        for stored_range in self._batch.reconcile:
+            table, earlier = ranges.get(
+                stored_range.plan.target, (known_target_tables.get(stored_range.plan.target), ())
+            )
             if table is None:
-                table, why = self._loader.replaceable(one.plan, listed=one.listed)
+                table, why = self._loader.replaceable(stored_range.plan, listed=stored_range.listed)
                 if table is None:
                     raise MappingError(
-                        f"rows of {one.plan.target} cannot be removed: {why}",
+                        f"rows of {stored_range.plan.target} cannot be removed: {why}",
                         where=f"target {self._loader.config.name}",
                     )
-            ranges[one.plan.target] = (table, (*earlier, one))
+            ranges[stored_range.plan.target] = (table, (*earlier, stored_range))
         return ranges
 
     def commit(self, results: Sequence[WriteResult]) -> None:
@@ -200,9 +202,9 @@ def known_tables(loader: SqlLoader, tables: Sequence[TableInput], facts: SourceF
 
 
 def _with_keys(plan: PlannedTable, table: TargetTable, facts: SourceFacts) -> PlannedTable:
-    found, made = facts.unique_keys(plan)
-    if found.unique is None:
+    keyed_plan, rule_columns = facts.unique_keys(plan)
+    if keyed_plan.unique is None:
         return plan
     # The rule is responsible for whether a column that it made tells rows apart.
-    by_rules = tuple(key for key in table.unique_keys if made & {name.casefold() for name in key})
-    return replace(found, promised=(*plan.promised, *by_rules))
+    by_rules = tuple(key for key in table.unique_keys if rule_columns & {name.casefold() for name in key})
+    return replace(keyed_plan, promised=(*plan.promised, *by_rules))
