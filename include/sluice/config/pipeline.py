@@ -1175,8 +1175,8 @@ class WorkersConfig(StrictModel):
 
     at_most: Literal["auto"] | Annotated[Integer, Field(ge=1, le=1000)] = Field(
         "auto",
-        description="Tasks of sync__{pipeline} at work at the same time; auto: window and one a target, which a "
-        "backlog can use.",
+        description="Tasks of sync__{pipeline} at work at the same time; auto: one per stage and one more, or with "
+        "`run.tasks: one` the window and one per target.",
     )
     bulk_at_most: Integer = Field(
         4, ge=1, le=1000, description="The same for backfill__{pipeline}: tables that are copied side by side."

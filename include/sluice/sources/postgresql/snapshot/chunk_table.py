@@ -83,7 +83,7 @@ class PostgresChunkTable:
         try:
             return planned_rows(self.connection, sql)
         except psycopg.Error as error:
-            if is_gone(error) or ((error.sqlstate or "")[:2] in {"42", "28"} and error.sqlstate == "42501"):
+            if is_gone(error) or error.sqlstate == "42501":
                 raise  # the connection or a right, not the condition
             raise ConfigError(
                 f"the source does not take {subject} on {self.schema.table}: {said(error)}",
