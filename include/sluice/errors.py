@@ -107,7 +107,7 @@ class SluiceError(Exception):
         """
         if self.hint:
             self.hint = re.sub(
-                r"(?<=`sluice )[^`]+", lambda found: re.sub(r"\bPIPELINE\b", lambda _: pipeline, found[0]), self.hint
+                r"(?<=`sluice )[^`]+", lambda match: re.sub(r"\bPIPELINE\b", lambda _: pipeline, match[0]), self.hint
             )
 
     def __reduce__(self) -> tuple[Any, ...]:  # keyword-only fields survive pickling (Spark workers, Airflow)

@@ -29,8 +29,8 @@ app = typer.Typer(
 _HAS_STACK = "stack" in Commands()
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(show_version: bool) -> None:
+    if show_version:
         out.print(f"sluice {__version__}", highlight=False)
         raise typer.Exit
 

@@ -27,9 +27,9 @@ def list_alerts(pipeline: Pipeline, as_json: AsJson = False) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("rule", "switched", "holds", "what it watches"):
         table.add_column(heading, overflow="fold")
-    for one in alerts["rules"]:
-        switched = "on" if one["on"] else f"[yellow]off since {escape(str(one['off_since']))}[/]"
-        table.add_row(escape(one["rule"]), switched, _holds(one), escape(one["what"]))
+    for rule in alerts["rules"]:
+        switched = "on" if rule["on"] else f"[yellow]off since {escape(str(rule['off_since']))}[/]"
+        table.add_row(escape(rule["rule"]), switched, _holds(rule), escape(rule["what"]))
     out.print(table)
     out.print(_told(alerts))
 
@@ -50,25 +50,25 @@ def _switch(pipeline: str, rule: str, to: str, reason: str, as_json: bool) -> No
     from sluice.model.nearest import meant
     from sluice.operations.alert_rules import AlertRule
 
-    names = [one.value for one in AlertRule]
+    names = [alert_rule.value for alert_rule in AlertRule]
     if rule not in names:
         raise ConfigError(f"there is no alert rule {rule!r}{meant(rule, names)}", hint=f"there are {', '.join(names)}")
     print_plan(service().act(pipeline, f"alert-{to}", {"rule": rule, "reason": reason}), as_json)
 
 
-def _holds(one: dict[str, Any]) -> str:
-    if one["since"] is None:
+def _holds(rule: dict[str, Any]) -> str:
+    if rule["since"] is None:
         return ""
-    names = f": {', '.join(one['names'])}" if one["names"] else ""
-    return f"[red]since {escape(str(one['since']))}{escape(names)}[/]"
+    names = f": {', '.join(rule['names'])}" if rule["names"] else ""
+    return f"[red]since {escape(str(rule['since']))}{escape(names)}[/]"
 
 
-def _told(found: dict[str, Any]) -> str:
-    if not found["watches"]:
+def _told(alerts: dict[str, Any]) -> str:
+    if not alerts["watches"]:
         return (
             "[yellow]the pipeline file sets neither alert_connection nor alert_notifiers nor alert_lag: only "
             "subscriptions are watched[/]"
         )
-    told = [f"the webhook of {found['tells']}"] if found["tells"] else []
-    told += found.get("notifiers", [])
-    return f"told: {escape(', '.join(told) or 'the log and the metrics only')}"
+    receivers = [f"the webhook of {alerts['tells']}"] if alerts["tells"] else []
+    receivers += alerts.get("notifiers", [])
+    return f"told: {escape(', '.join(receivers) or 'the log and the metrics only')}"

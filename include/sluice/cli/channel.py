@@ -100,15 +100,15 @@ def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_j
 @channel_app.command()
 def conflicts(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
     """Show rows that both sites changed before they had each other's change: the last ones, and how many there were."""
-    found = service().conflicts(name)
+    summary = service().conflicts(name)
     if as_json:
-        print_json(found)
+        print_json(summary)
         return
-    out.print(f"{found['count']} conflicts; {escape(found['won'])} won", highlight=False)
+    out.print(f"{summary['count']} conflicts; {escape(summary['won'])} won", highlight=False)
     table = Table(box=None, pad_edge=False)
     for heading in ("at", "table", "key", "main site", "other site"):
         table.add_column(heading, overflow="fold")
-    for line in found["conflicts"]:
+    for line in summary["conflicts"]:
         table.add_row(
             line["at"], escape(f"{line['schema']}.{line['table']}"), _values(line["key"]), _values(line["main"]),
             _values(line["other"]),

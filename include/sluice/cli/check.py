@@ -42,7 +42,7 @@ def check(
                 f"`sluice check {escape(pipeline)} --apply` runs the {len(missing)} statements that make what is "
                 "missing"
             )
-    if any(one["severity"] == "error" for one in report["findings"]):
+    if any(finding["severity"] == "error" for finding in report["findings"]):
         raise typer.Exit(1)
 
 
@@ -71,4 +71,4 @@ def make(to: Service, pipeline: str, missing: list[tuple[str, str]], *, yes: boo
 def statements(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the statements that would make what is missing, each with its place."""
     at_source = [("the source", statement) for statement in report["source_statements"]]
-    return [*at_source, *((one["target"], one["statement"]) for one in report["statements"])]
+    return [*at_source, *((entry["target"], entry["statement"]) for entry in report["statements"])]

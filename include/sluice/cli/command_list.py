@@ -70,13 +70,13 @@ class Commands(MutableMapping[str, Any]):
         if name not in self._made:
             panel, place = self._known[name]
             module, _, attribute = place.partition(":")
-            found = getattr(importlib.import_module(f"sluice.cli.{module}"), attribute)
+            command = getattr(importlib.import_module(f"sluice.cli.{module}"), attribute)
             parent = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
             parent.callback()(_nothing)  # without one, an application of one command is that command
-            if isinstance(found, typer.Typer):
-                parent.add_typer(found, name=name, rich_help_panel=panel)
+            if isinstance(command, typer.Typer):
+                parent.add_typer(command, name=name, rich_help_panel=panel)
             else:
-                parent.command(name, rich_help_panel=panel)(found)
+                parent.command(name, rich_help_panel=panel)(command)
             root: Any = typer.main.get_command(parent)
             self._made[name] = guarded(name, root.commands[name])
         return self._made[name]
@@ -101,8 +101,8 @@ class Commands(MutableMapping[str, Any]):
 class LazyGroup(TyperGroup):
     """A group whose commands are :class:`Commands`."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.commands = Commands()
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -58,7 +58,7 @@ def visible(text: str) -> str:
 
     ``--json`` prints them as they are.
     """
-    return _UNSHOWN.sub(lambda found: _picture(ord(found[0])), text)
+    return _UNSHOWN.sub(lambda match: _picture(ord(match[0])), text)
 
 
 def _picture(code: int) -> str:

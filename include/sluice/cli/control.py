@@ -157,20 +157,20 @@ def move_group(kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool
     """
     way = service()
     moves: dict[str, GroupMove] = {}
-    for one in way.move_group(kind, group, order, dry_run=True):
-        moves[one.pipeline] = one
-        for step in () if as_json else one.steps:
-            out.print(f"{escape(one.pipeline)}: {escape(step)}", highlight=False)
-        if one.error is not None and not as_json:
-            print_error(one.error)
+    for group_move in way.move_group(kind, group, order, dry_run=True):
+        moves[group_move.pipeline] = group_move
+        for step in () if as_json else group_move.steps:
+            out.print(f"{escape(group_move.pipeline)}: {escape(step)}", highlight=False)
+        if group_move.error is not None and not as_json:
+            print_error(group_move.error)
     able = [name for name, move in moves.items() if move.error is None]
     if able and not dry_run:
         if not yes:
             ask(f"Do it in {len(able)} of {len(moves)} pipelines?")
-        for one in way.move_group(kind, group, {**order, "pipelines": able}, dry_run=False):
-            moves[one.pipeline] = one
-            if one.error is not None and not as_json:
-                print_error(one.error)
+        for group_move in way.move_group(kind, group, {**order, "pipelines": able}, dry_run=False):
+            moves[group_move.pipeline] = group_move
+            if group_move.error is not None and not as_json:
+                print_error(group_move.error)
     refused = sum(move.error is not None for move in moves.values())
     if as_json:
         print_json([move.to_json() for move in moves.values()])

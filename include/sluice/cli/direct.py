@@ -44,7 +44,7 @@ class Direct:
         if action == "make-missing":
             return self._make_missing(pipeline)
         if action in {"pause", "resume"} and not dry_run:
-            return together([act(one, action, order, by=who()) for one in self._meant(pipeline)])
+            return together([act(runtime, action, order, by=who()) for runtime in self._meant(pipeline)])
         return act(self._open(pipeline), action, order, by=who(), dry_run=dry_run)
 
     def _make_missing(self, pipeline: str) -> ActionPlan:
@@ -101,22 +101,22 @@ class Direct:
 
         if pipeline is not None:
             return [status(self._open(pipeline))]
-        found = list(self._all())
+        runtimes = list(self._all())
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="status") as pool:
-            return list(pool.map(lambda one: one if isinstance(one, dict) else status(one), found))
+            return list(pool.map(lambda runtime: runtime if isinstance(runtime, dict) else status(runtime), runtimes))
 
     def _all(self) -> list[Runtime | dict[str, Any]]:
         from sluice.config.folders import pipelines_folder
         from sluice.config.loading import yaml_files
         from sluice.config.problems import shown
 
-        found: list[Runtime | dict[str, Any]] = []
+        runtimes: list[Runtime | dict[str, Any]] = []
         for path in yaml_files(pipelines_folder()):
             try:
-                found.append(self._open(str(path)))
+                runtimes.append(self._open(str(path)))
             except ConfigError as error:
-                found.append({"pipeline": shown(path.stem), "state": "invalid", "errors": [str(error)]})
-        return found
+                runtimes.append({"pipeline": shown(path.stem), "state": "invalid", "errors": [str(error)]})
+        return runtimes
 
     def subscriptions(self, pipeline: str) -> list[SubscriptionStatus]:
         """Return the readers of a pipeline."""
@@ -127,7 +127,7 @@ class Direct:
             return subscriptions(runtime, state)
 
     def start_dump(
-        self, pipeline: str, asked: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool, dry_run: bool
+        self, pipeline: str, request: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool, dry_run: bool
     ) -> Dump:
         """Begin a dump, or only say what it would be."""
         from sluice.flows.dump.start import start, tuned
@@ -135,7 +135,7 @@ class Direct:
 
         runtime = self._open(pipeline, "local")
         pace = tuned(runtime.pipeline, **tuning)
-        return start(runtime, **asked, tuning=pace, dry_run=dry_run, overwrite=overwrite, by=who())
+        return start(runtime, **request, tuning=pace, dry_run=dry_run, overwrite=overwrite, by=who())
 
     def dumps(self, pipeline: str) -> list[DumpView]:
         """Return all dumps, oldest first."""
@@ -167,19 +167,20 @@ class Direct:
 
         return letters(self._open(pipeline), everything=everything)
 
-    def letter(self, pipeline: str, wanted: str) -> tuple[DeadLetter, dict[str, Any]]:
+    def letter(self, pipeline: str, letter_id: str) -> tuple[DeadLetter, dict[str, Any]]:
         """Return a dead letter and its row."""
         from sluice.operations.deadletters.store import contents, letter
 
         runtime = self._open(pipeline)
-        one = letter(runtime, wanted)
-        return one, contents(runtime, one) if one.stage != "skip" else {"row": {}, "before": None}
+        dead_letter = letter(runtime, letter_id)
+        row = contents(runtime, dead_letter) if dead_letter.stage != "skip" else {"row": {}, "before": None}
+        return dead_letter, row
 
     def waiting_letters(self, pipeline: str, ids: Sequence[str]) -> list[DeadLetter]:
         """Return those of the letters that wait; no ids: all."""
         from sluice.operations.deadletters.store import chosen
 
-        return [one for one in chosen(self._open(pipeline), ids) if one.waiting]
+        return [letter for letter in chosen(self._open(pipeline), ids) if letter.waiting]
 
     def replay(self, pipeline: str, ids: Sequence[str], target: str | None, *, dry_run: bool) -> list[ReplayOutcome]:
         """Deliver dead letters."""
@@ -195,15 +196,15 @@ class Direct:
 
         return discard(self._open(pipeline), ids, by=who(), reason=reason)
 
-    def verify(self, pipeline: str, asked: Mapping[str, Any], told: Told) -> VerifyResult:
+    def verify(self, pipeline: str, request: Mapping[str, Any], on_progress: Told) -> VerifyResult:
         """Compare, and repair if that is asked for."""
         from sluice.operations.control import who
         from sluice.operations.verify.verify import VerifySpec, verify
 
         runtime = self._open(pipeline, "local")
-        sample = asked["sample"] if asked["sample"] is not None else runtime.pipeline.verify.share
-        method = asked["method"] or runtime.pipeline.verify.method
-        return verify(runtime, VerifySpec(**{**asked, "sample": sample, "method": method}, by=who()), told)
+        sample = request["sample"] if request["sample"] is not None else runtime.pipeline.verify.share
+        method = request["method"] or runtime.pipeline.verify.method
+        return verify(runtime, VerifySpec(**{**request, "sample": sample, "method": method}, by=who()), on_progress)
 
     def digests(self, pipeline: str, tables: Sequence[str], targets: Sequence[str]) -> DigestReport:
         """Return what the kept digests say."""
@@ -211,13 +212,13 @@ class Direct:
 
         return read_digests(self._open(pipeline), tables=tables, targets=targets)
 
-    def sweep(self, pipeline: str, asked: Mapping[str, Any], told: Told) -> DigestReport:
+    def sweep(self, pipeline: str, request: Mapping[str, Any], on_progress: Told) -> DigestReport:
         """Read tables and compare them with the kept digests."""
         from sluice.operations.verify.digests import SweepSpec, sweep
 
         runtime = self._open(pipeline, "local")
-        share = asked["share"] if asked["share"] is not None else runtime.pipeline.verify.share
-        return sweep(runtime, SweepSpec(**{**asked, "share": share}), told)
+        share = request["share"] if request["share"] is not None else runtime.pipeline.verify.share
+        return sweep(runtime, SweepSpec(**{**request, "share": share}), on_progress)
 
     def results(self, pipeline: str) -> list[VerifyResult]:
         """Return the last verifications, oldest first."""

@@ -35,9 +35,9 @@ def doctor(
     if as_json:
         print_json([finding.to_json() for finding in findings])
     else:
-        if shown := findings if all_lines else wrong:
-            out.print(_table(shown))
-        errors = sum(one.severity == "error" for one in wrong)
+        if visible_findings := findings if all_lines else wrong:
+            out.print(_table(visible_findings))
+        errors = sum(finding.severity == "error" for finding in wrong)
         out.print(
             f"{len(findings)} things looked at, {errors} errors, {len(wrong) - errors} warnings"
             + ("" if all_lines or not findings else "; --all shows everything")

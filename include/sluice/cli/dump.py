@@ -103,7 +103,7 @@ def start(
         require_reach("dump start", f"{why} sets them")
     from sluice.operations.control import ActionPlan
 
-    wanted = {
+    dump_spec = {
         "tables": table or (),
         "where": where or "",
         "lower": first or (),
@@ -123,7 +123,7 @@ def start(
         "max_threads_running": max_threads_running,
         "max_replica_lag_s": max_replica_lag_s,
     }
-    begin = partial(service().start_dump, pipeline, wanted, tuning, overwrite=overwrite)
+    begin = partial(service().start_dump, pipeline, dump_spec, tuning, overwrite=overwrite)
     if replace and not (yes or dry_run):
         begin(dry_run=True)  # what is refused needs no answer
         tables = ", ".join(table or ()) or "every captured table"
@@ -203,13 +203,13 @@ def _waits(runtime: Runtime, dump: str, ended: threading.Event) -> None:
     """Say on standard error what the dump waits for, each reason once, until it has ended."""
     from sluice.flows.dump.progress import one_view
 
-    said = ""
+    last_reason = ""
     with suppress(SluiceError), runtime.state():  # the work itself says what is wrong
         while not ended.wait(WAITS_EVERY_S):
             why = one_view(runtime, dump).waiting_for
-            if why and why != said:
+            if why and why != last_reason:
                 err.print(f"dump {escape(dump)} waits: {escape(why)}", highlight=False)
-            said = why or said
+            last_reason = why or last_reason
 
 
 def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:

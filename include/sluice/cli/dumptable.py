@@ -84,7 +84,7 @@ def describe_dump(d: DumpView, console: Console, *, most: int | None = None) -> 
     tables = d.tables
     if most is not None and len(tables) > most:
         order = {"no reader": 0, "reading": 0, "paused": 0, "waiting": 1}
-        tables = tuple(sorted(tables, key=lambda one: order.get(one.state, 2)))[:most]
+        tables = tuple(sorted(tables, key=lambda table: order.get(table.state, 2)))[:most]
         lines.append(Text(f"{most} of {len(d.tables)} tables", style="dim"))
     lines.append(
         _lines(tables, console.width, bars=bool(console.color_system) and console.width >= WIDE)
@@ -129,14 +129,14 @@ def _lines(tables: tuple[TableView, ...], width: int, *, bars: bool) -> Table:
 def in_a_line(d: DumpView) -> str:
     """Describe a dump in one line, for the status of a pipeline."""
     estimate = sum(max(t.estimate, t.rows) for t in d.tables)
-    left = [t.remaining_s for t in d.tables if t.remaining_s]
+    seconds_left = [t.remaining_s for t in d.tables if t.remaining_s]
     words = f"{d.id} {d.state}: {d.rows:,} of about {estimate:,} rows of {_names(d)}"
     if d.waiting_for:
         words += f", waits: {d.waiting_for}"
     elif d.no_reader:
         words += f", {d.no_reader}"
     elif d.state == "running":
-        words += f", {d.rate:,.0f} rows/s" + (f", {_span(max(left))} left" if left else "")
+        words += f", {d.rate:,.0f} rows/s" + (f", {_span(max(seconds_left))} left" if seconds_left else "")
     return words
 
 

@@ -56,12 +56,12 @@ def recover(
         out.print(f"`sluice recover {escape(pipeline)} --apply` does it; the pipeline has to be stopped or paused")
 
 
-def _answers(given: list[str]) -> dict[str, str]:
+def _answers(pairs: list[str]) -> dict[str, str]:
     answers = {}
-    for one in given:
-        subject, equals, choice = one.partition("=")
+    for pair in pairs:
+        subject, equals, choice = pair.partition("=")
         if not equals or not subject or not choice:
-            raise ConfigError(f"{one!r} is no answer", hint="write --choose SUBJECT=CHOICE, e.g. --choose source=dump")
+            raise ConfigError(f"{pair!r} is no answer", hint="write --choose SUBJECT=CHOICE, e.g. --choose source=dump")
         answers[subject] = choice
     return answers
 
@@ -89,5 +89,5 @@ def _show_measure(measure: Measure, lead: str) -> None:
         lead = " " * len(lead)
     if measure.cost:
         out.print(f"{lead}[dim]cost[/] {escape(measure.cost)}", highlight=False)
-    for one in measure.lost:
-        out.print(f"{lead}[red]lost[/] {escape(one)}", highlight=False)
+    for loss in measure.lost:
+        out.print(f"{lead}[red]lost[/] {escape(loss)}", highlight=False)

@@ -57,11 +57,11 @@ def list_rules(
     for heading in ("name", "kind", "order", "tables", "on_error", "task", "params"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        given = ", ".join(f"{k}={v!r}" for k, v in row["params"].items())
-        shown = [escape(str(row[k])) for k in ("name", "kind", "order", "tables", "on_error", "task")]
+        settings = ", ".join(f"{k}={v!r}" for k, v in row["params"].items())
+        cells = [escape(str(row[k])) for k in ("name", "kind", "order", "tables", "on_error", "task")]
         if not row["enabled"]:
-            shown[0] += " [yellow](draft)[/]"
-        table.add_row(*shown, escape(given))
+            cells[0] += " [yellow](draft)[/]"
+        table.add_row(*cells, escape(settings))
     _console().print(table)
 
 
@@ -129,7 +129,7 @@ def try_out(
             raise ConfigError("--changes and --pipeline are for one rule", hint="sluice rules test NAME --changes FILE")
         _try_all(as_json)
         return
-    found = tryout.find_rule(rule, rules_folder(), kind=kind)
+    loaded_rule = tryout.find_rule(rule, rules_folder(), kind=kind)
     masking = None
     if pipeline is not None:
         require_reach("rules test --pipeline", "it reads a batch of the segment store")
@@ -143,7 +143,7 @@ def try_out(
         samples = tryout.recorded(runtime, batch or numbers[-1], table=table, limit=limit)
     else:
         samples = _written_down(rule, changes)
-    tried = list(tryout.try_rule(found, samples, masking=masking))
+    tried = list(tryout.try_rule(loaded_rule, samples, masking=masking))
     if as_json:
         print_json([t.to_json() for t in tried])
     else:
@@ -157,10 +157,10 @@ def _try_all(as_json: bool) -> None:
     from sluice.operations.ruledev.tryout import try_engine
 
     engine = try_engine(rules_folder() / "engine.yaml")
-    wrong = {name: [one for one in tried if not one.right] for name, tried in engine.items() if tried is not None}
+    wrong = {name: [trial for trial in tried if not trial.right] for name, tried in engine.items() if tried is not None}
     if as_json:
         print_json([
-            {"rule": name, "tried": None if tried is None else [one.to_json() for one in tried]}
+            {"rule": name, "tried": None if tried is None else [trial.to_json() for trial in tried]}
             for name, tried in engine.items()
         ])
     else:
@@ -170,7 +170,7 @@ def _try_all(as_json: bool) -> None:
                 screen.print(f"[yellow]-[/] {escape(name)}: no file of changes", highlight=False)
                 continue
             mark = "[red]x[/]" if wrong[name] else "[green]v[/]"
-            expected = sum(one.expected is not None for one in tried)
+            expected = sum(trial.expected is not None for trial in tried)
             screen.print(
                 f"{mark} {escape(name)}: {len(tried)} changes, {expected} with expectations, {len(wrong[name])} wrong",
                 highlight=False,
@@ -218,9 +218,9 @@ def _show(tried: list[Tried]) -> None:
             given_cell = _cell(item.row, name)
             differs = any(cell != given_cell for cell in cells)
             mark = "[yellow]~[/]" if differs else " "
-            shown = [f"[yellow]{escape(cell)}[/]" if cell != given_cell else escape(cell) for cell in cells]
+            marked_cells = [f"[yellow]{escape(cell)}[/]" if cell != given_cell else escape(cell) for cell in cells]
             was = [escape(_cell(item.before or {}, name))] if updates else []
-            grid.add_row(mark, escape(name), *was, escape(given_cell), *shown)
+            grid.add_row(mark, escape(name), *was, escape(given_cell), *marked_cells)
         screen.print(grid)
         if item.error is not None:
             screen.print(f"[bold red]error[/] {escape(item.error.message)}", highlight=False)

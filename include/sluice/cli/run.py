@@ -412,7 +412,7 @@ def _watched(
     def not_ready() -> list[str]:
         if not all(tally.steps for tally in tallies.values()):
             return ["it has not begun: the store of positions or the source has not answered yet"]
-        return [error for one in looks.newest() for error in one.status.errors]
+        return [error for pipeline in looks.newest() for error in pipeline.status.errors]
 
     looks = Looks(lambda: list(tallies), seen)
     server = MonitorServer(host, port, looks, not_ready=not_ready) if port is not None else None

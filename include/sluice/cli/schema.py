@@ -54,16 +54,16 @@ def schema_show(
     from sluice.operations import schema
 
     log_to_stderr(False)
-    found = schema.show(open_pipeline(pipeline), table)
+    definitions = schema.show(open_pipeline(pipeline), table)
     if as_json:
-        print_json(found)
+        print_json(definitions)
         return
-    out.print(f"as of {escape(str(found['position']))}", highlight=False)
+    out.print(f"as of {escape(str(definitions['position']))}", highlight=False)
     rows = Table(box=None, pad_edge=False)
-    if table is not None and found["table"]:
+    if table is not None and definitions["table"]:
         for heading in ("column", "type", "null", "charset", "default"):
             rows.add_column(heading, overflow="fold")
-        for column in found["table"]["columns"]:
+        for column in definitions["table"]["columns"]:
             null = "" if column.get("nullable", True) else "not null"
             rows.add_row(
                 escape(column["name"]),
@@ -73,15 +73,14 @@ def schema_show(
                 escape(column.get("default") or ""),
             )
     elif table is not None:
-        rows.add_row(
-            f"[red]not known[/]: {escape(found['unknown']['reason'])} {escape(str(found['unknown']['where']))}"
-        )
+        unknown = definitions["unknown"]
+        rows.add_row(f"[red]not known[/]: {escape(unknown['reason'])} {escape(str(unknown['where']))}")
     else:
         for heading in ("table", "columns", "key"):
             rows.add_column(heading, overflow="fold")
-        for line in found["tables"]:
+        for line in definitions["tables"]:
             rows.add_row(escape(line["table"]), str(line["columns"]), escape(", ".join(line["key"])))
-        for line in found["unknown"]:
+        for line in definitions["unknown"]:
             rows.add_row(escape(line["table"]), "[red]not known[/]", escape(f"{line['reason']} {line['where']}"))
     out.print(rows)
 

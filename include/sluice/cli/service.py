@@ -105,7 +105,7 @@ class Service(Protocol):
     def subscriptions(self, pipeline: str) -> list[SubscriptionStatus]:
         """Return the readers of a pipeline."""
 
-    def start_dump(self, pipeline: str, asked: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool,
+    def start_dump(self, pipeline: str, request: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool,
                    dry_run: bool) -> Dump | ActionPlan:  # fmt: skip
         """Begin a dump, or only say what it would be. A plan: others read its chunks."""
 
@@ -124,7 +124,7 @@ class Service(Protocol):
     def letters(self, pipeline: str, *, everything: bool) -> list[DeadLetter]:
         """Return the dead letters, oldest first."""
 
-    def letter(self, pipeline: str, wanted: str) -> tuple[DeadLetter, dict[str, Any]]:
+    def letter(self, pipeline: str, letter_id: str) -> tuple[DeadLetter, dict[str, Any]]:
         """Return a dead letter, and its row as it is (``row``) and was (``before``)."""
 
     def waiting_letters(self, pipeline: str, ids: Sequence[str]) -> list[DeadLetter]:
@@ -136,8 +136,8 @@ class Service(Protocol):
     def discard(self, pipeline: str, ids: Sequence[str], reason: str) -> list[DeadLetter]:
         """Settle dead letters without delivering them."""
 
-    def verify(self, pipeline: str, asked: Mapping[str, Any], told: Told) -> VerifyResult:
-        """Compare, and repair if that is asked for. ``asked``: fields of ``VerifySpec``; ``sample`` may be None."""
+    def verify(self, pipeline: str, request: Mapping[str, Any], on_progress: Told) -> VerifyResult:
+        """Compare, and repair if that is asked for. ``request``: fields of ``VerifySpec``; ``sample`` may be None."""
 
     def results(self, pipeline: str) -> list[VerifyResult]:
         """Return the last verifications, oldest first."""
@@ -176,8 +176,8 @@ def service() -> Service:
 
 def guarded(name: str, command: Any) -> Any:
     """Let the commands below ``command`` end with the reason where they cannot go through the API."""
-    for below, one in (getattr(command, "commands", None) or {}).items():
-        guarded(f"{name} {below}", one)
+    for below, subcommand in (getattr(command, "commands", None) or {}).items():
+        guarded(f"{name} {below}", subcommand)
     if command.callback is not None and not getattr(command, "commands", None):
         command.callback = _guard(name, command.callback)
     return command
@@ -185,9 +185,9 @@ def guarded(name: str, command: Any) -> Any:
 
 def _guard(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(call)
-    def run(*args: Any, **given: Any) -> Any:
+    def run(*args: Any, **options: Any) -> Any:
         require_reach(name)
-        return call(*args, **given)
+        return call(*args, **options)
 
     return run
 

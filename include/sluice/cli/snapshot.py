@@ -34,21 +34,21 @@ def show(
     log_to_stderr(False)
     if batch is not None and at is not None:
         raise ConfigError("--batch or --at, not both")
-    found = snapshot.show(open_pipeline(pipeline), table, batch=batch, at=_time(at) if at is not None else None)
+    view = snapshot.show(open_pipeline(pipeline), table, batch=batch, at=_time(at) if at is not None else None)
     if as_json:
-        print_json(found.to_json())
+        print_json(view.to_json())
         return
-    newest = "" if found.batch == found.holds else f" (the snapshot holds batch {found.holds})"
-    out.print(f"as of batch {found.batch}{newest}", highlight=False)
-    if found.batch != found.asked:
+    newest = "" if view.batch == view.holds else f" (the snapshot holds batch {view.holds})"
+    out.print(f"as of batch {view.batch}{newest}", highlight=False)
+    if view.batch != view.asked:
         out.print(
-            f"there is no version as of batch {found.asked}: batches from {found.batch + 1} on were written together",
+            f"there is no version as of batch {view.asked}: batches from {view.batch + 1} on were written together",
             highlight=False,
         )
     shown_rows = Table(box=None, pad_edge=False)
     for heading in ("table", "rows", "files", "bytes", "version", "changed by batch", "of", "place"):
         shown_rows.add_column(heading, overflow="fold")
-    for version in found.tables:
+    for version in view.tables:
         numbers = (f"{number:,}" for number in (version.rows, version.files, version.size_bytes))
         shown_rows.add_row(
             escape(str(version.table)),
@@ -64,7 +64,7 @@ def show(
 def _time(text: str) -> dt.datetime:
     """Parse a time in ISO 8601; without a zone it is UTC. Raises ConfigError."""
     try:
-        found = dt.datetime.fromisoformat(text)
+        moment = dt.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{text[:40]!r} is not a time; write 2026-01-31T12:00:00Z") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)

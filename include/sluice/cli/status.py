@@ -39,11 +39,11 @@ def status(
         """Return the statuses; a pipeline that has none is named, once."""
         nonlocal broken
         statuses = to.statuses(pipeline)
-        for one in statuses:
-            if isinstance(one, dict) and not broken:
-                print_error(ConfigError("\n".join(one["errors"]), where=one["pipeline"]))
-        broken = broken or any(isinstance(one, dict) for one in statuses)
-        return [one for one in statuses if not isinstance(one, dict)]
+        for pipeline_status in statuses:
+            if isinstance(pipeline_status, dict) and not broken:
+                print_error(ConfigError("\n".join(pipeline_status["errors"]), where=pipeline_status["pipeline"]))
+        broken = broken or any(isinstance(pipeline_status, dict) for pipeline_status in statuses)
+        return [pipeline_status for pipeline_status in statuses if not isinstance(pipeline_status, dict)]
 
     if as_json:
         while True:
@@ -52,15 +52,15 @@ def status(
             if not watch:
                 raise typer.Exit(1 if any(result["state"] == "invalid" for result in results) else 0)
             time.sleep(1)
-    found = read()
-    if not found:
+    readable = read()
+    if not readable:
         if not broken:
             from sluice.config.problems import shown
 
             out.print(f"no pipeline in {escape(shown(str(pipelines_folder())))}: README says how to add one")
         raise typer.Exit(1 if broken else 0)
     if not watch:
-        out.print(_status_table(found))
+        out.print(_status_table(readable))
         raise typer.Exit(1 if broken else 0)
     from rich.live import Live
 
@@ -118,7 +118,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
     }
     messages: list[str] = []
     for s in statuses:
-        said: list[str] = []
+        notes: list[str] = []
         state = f"[{colour.get(s.state, 'dim')}]{s.state.replace('_', ' ')}[/]"
         if not s.targets:
             table.add_row(s.pipeline, state, "", escape(str(s.captured or "")), "", "", "", "", "", "")
@@ -139,29 +139,29 @@ def _status_table(statuses: list[Status]) -> RenderableType:
                 behind,
             )
             if t.alert_since:
-                said.append(f"[red]{t.name} has lagged too far behind since {escape(str(t.alert_since))}[/]")
+                notes.append(f"[red]{t.name} has lagged too far behind since {escape(str(t.alert_since))}[/]")
             if t.waits:
-                said.append(f"[dim]{t.name}: {escape(t.waits)}; `sluice targets commit {s.pipeline}` does it now[/]")
-        said.extend(f"[dim]{escape(line)}[/]" for line in _of_the_source(s))
+                notes.append(f"[dim]{t.name}: {escape(t.waits)}; `sluice targets commit {s.pipeline}` does it now[/]")
+        notes.extend(f"[dim]{escape(line)}[/]" for line in _of_the_source(s))
         if s.paused:
-            said.append(f"[yellow]paused {escape(s.paused)}[/]")
+            notes.append(f"[yellow]paused {escape(s.paused)}[/]")
         if s.rules and in_words(s.rules):
-            said.append(f"[dim]rules, batch {s.rules_batch}: {escape(in_words(s.rules))}[/]")
+            notes.append(f"[dim]rules, batch {s.rules_batch}: {escape(in_words(s.rules))}[/]")
         if s.files:
-            said.append(f"[dim]files, {escape(files_in_words(s.files))}[/]")
+            notes.append(f"[dim]files, {escape(files_in_words(s.files))}[/]")
         if s.dead_letters:
-            said.append(f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]")
-        said.extend(f"[cyan]dump {escape(in_a_line(dump))}[/]" for dump in s.dumps if not dump.ended_ms)
-        said.extend(f"[dim]subscription {escape(in_words_of(subscription))}[/]" for subscription in s.subscriptions)
+            notes.append(f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]")
+        notes.extend(f"[cyan]dump {escape(in_a_line(dump))}[/]" for dump in s.dumps if not dump.ended_ms)
+        notes.extend(f"[dim]subscription {escape(in_words_of(subscription))}[/]" for subscription in s.subscriptions)
         if s.conflicts:
-            said.append(f"[dim]{s.conflicts} conflicts met: sluice channel conflicts {s.channel}[/]")
+            notes.append(f"[dim]{s.conflicts} conflicts met: sluice channel conflicts {s.channel}[/]")
         if s.verified:
-            said.append(f"[dim]verified {escape(s.verified)}[/]")
+            notes.append(f"[dim]verified {escape(s.verified)}[/]")
         if s.reread_from and s.reread_from != s.captured:
-            said.append(f"[dim]if the segments were lost: read again from {escape(str(s.reread_from))}[/]")
-        said.extend(f"[yellow]{escape(message)}[/]" for message in [*s.incomplete, *s.warnings])
-        said.extend(f"[red]{escape(str(failure))}[/]" for failure in s.failures)
-        silent = [one.text for one in s.no_answer if one.text not in s.errors]
-        said.extend(f"[red]{escape(message)}[/]" for message in [*silent, *s.errors])
-        messages += [f"{s.pipeline}: {line}" for line in said] if len(statuses) > 1 else said
+            notes.append(f"[dim]if the segments were lost: read again from {escape(str(s.reread_from))}[/]")
+        notes.extend(f"[yellow]{escape(message)}[/]" for message in [*s.incomplete, *s.warnings])
+        notes.extend(f"[red]{escape(str(failure))}[/]" for failure in s.failures)
+        silent = [no_answer.text for no_answer in s.no_answer if no_answer.text not in s.errors]
+        notes.extend(f"[red]{escape(message)}[/]" for message in [*silent, *s.errors])
+        messages += [f"{s.pipeline}: {line}" for line in notes] if len(statuses) > 1 else notes
     return Group(table, *(Text.from_markup(line, overflow="fold") for line in messages)) if messages else table

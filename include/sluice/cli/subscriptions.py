@@ -51,10 +51,10 @@ def delete(
     planned(lambda dry: subscriptions.delete(runtime, name, by=control.who(), dry_run=dry), dry_run, yes, as_json)
 
 
-def in_words_of(one: SubscriptionStatus) -> str:
+def in_words_of(status: SubscriptionStatus) -> str:
     """Describe a subscription in one line."""
-    said = f"{one.name} of {one.reader}: batch {one.batch}, lag {one.lag_batches} batches, {_lag(one)}"
-    return ", ".join(filter(None, (said, _state(one))))
+    words = f"{status.name} of {status.reader}: batch {status.batch}, lag {status.lag_batches} batches, {_lag(status)}"
+    return ", ".join(filter(None, (words, _state(status))))
 
 
 def _lag(subscription: SubscriptionStatus) -> str:

@@ -86,7 +86,7 @@ def new(
 
 
 def write_starter(
-    family: str, name: str, known: Mapping[str, Kind], starter: str, *, as_json: bool, key: str, page: str
+    family: str, name: str, kinds: Mapping[str, Kind], starter: str, *, as_json: bool, key: str, page: str
 ) -> None:
     """Write a starter into the folder of a family of kinds. Raises ConfigError if the name cannot be taken.
 
@@ -95,8 +95,8 @@ def write_starter(
     word = FAMILIES[family].word
     if not name.isidentifier() or name.startswith("_") or not name.islower():
         raise ConfigError(f"{name!r} cannot be the name of a {word}", hint="lower-case letters, digits and _")
-    if name in known:
-        raise ConfigError(f"there is a {word} {name!r} already: {known[name].origin}")
+    if name in kinds:
+        raise ConfigError(f"there is a {word} {name!r} already: {kinds[name].origin}")
     path = FAMILIES[family].folder() / f"{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(Path(starter).read_text(encoding="utf-8"), encoding="utf-8")
@@ -120,18 +120,17 @@ def commit(
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)
     names = [runtime.pipeline.target(target).name] if target else list(runtime.commit_every)
-    done = {name: commit_waiting(runtime, name) for name in names}
-    written = {name: one for name, one in done.items() if isinstance(one, LoadOutcome)}
+    outcomes = {name: commit_waiting(runtime, name) for name in names}
+    written = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, LoadOutcome)}
     if as_json:
-        print_json([one.to_json() for one in written.values()])
+        print_json([outcome.to_json() for outcome in written.values()])
         return
-    for name, one in done.items():
-        if isinstance(one, LoadOutcome):
-            console().print(
-                f"{escape(name)}: {one.batches} batches up to {one.batch}, {one.upserts + one.deletes} rows"
-            )
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, LoadOutcome):
+            rows = outcome.upserts + outcome.deletes
+            console().print(f"{escape(name)}: {outcome.batches} batches up to {outcome.batch}, {rows} rows")
         else:
-            console().print(f"{escape(name)}: " + ("nothing waits" if one is None else "it is quarantined"))
+            console().print(f"{escape(name)}: " + ("nothing waits" if outcome is None else "it is quarantined"))
 
 
 @targets_app.command()
@@ -178,17 +177,17 @@ def maintain(
     from sluice.operations.maintenance import maintain as look_after
 
     log_to_stderr(False)
-    done = look_after(open_pipeline(pipeline), dry_run=dry_run)
+    outcomes = look_after(open_pipeline(pipeline), dry_run=dry_run)
     if as_json:
-        print_json([maintenance.to_json() for maintenance in done])
+        print_json([maintenance.to_json() for maintenance in outcomes])
     else:
         table = Table(box=None, pad_edge=False)
         for heading in ("target", "table", "merged", "into", "removed", "versions expired", "error"):
             table.add_column(heading, overflow="fold")
-        for maintenance in done:
+        for maintenance in outcomes:
             for row in maintenance.tables:
                 numbers = map(str, (row.merged, row.written, row.removed, row.expired))
                 table.add_row(escape(maintenance.target), escape(str(row.table)), *numbers, escape(row.error))
         out.print(table)
-    if any(row.error for maintenance in done for row in maintenance.tables):
+    if any(row.error for maintenance in outcomes for row in maintenance.tables):
         raise typer.Exit(1)

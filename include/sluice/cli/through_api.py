@@ -65,7 +65,7 @@ class PageApi:
             return cls(_checked(api, allow_http), lambda _: _token_of_environment(api))
         endpoint = from_environment(api)
         url = _checked(_url_of(endpoint), allow_http)
-        return cls(url, lambda made: made.token_of(endpoint))
+        return cls(url, lambda page_api: page_api.token_of(endpoint))
 
     # -- actions ---------------------------------------------------------------------------------------------------
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
@@ -75,13 +75,13 @@ class PageApi:
         if action == "make-missing" and not dry_run:
             return ActionPlan(action, tuple(self._check(pipeline, action, order)["applied"]))
         try:
-            done = [self._do(pipeline, action, order, dry_run=dry_run)]
+            answers = [self._do(pipeline, action, order, dry_run=dry_run)]
         except ConfigError as error:
             names = self._pipelines_of(pipeline) if action in {"pause", "resume"} else []
             if not names:
                 raise error from None
-            done = [self._do(name, action, order, dry_run=dry_run) for name in names]
-        return together([ActionPlan(action, tuple(one["steps"])) for one in done])
+            answers = [self._do(name, action, order, dry_run=dry_run) for name in names]
+        return together([ActionPlan(action, tuple(answer["steps"])) for answer in answers])
 
     def _do(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool) -> dict[str, Any]:
         body = {name: value for name, value in order.items() if value is not None}
@@ -92,7 +92,7 @@ class PageApi:
 
     def _pipelines_of(self, name: str) -> list[str]:
         """Return the pipelines of the channel of this name; none: there is no such channel."""
-        return [one for channel in self.channels() if channel["channel"] == name for one in channel["pipelines"]]
+        return [member for channel in self.channels() if channel["channel"] == name for member in channel["pipelines"]]
 
     def move_group(self, kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool) -> Iterator[GroupMove]:
         """Move the pipelines of a source or target group; it is confirmed by the group's name, as on the page."""
@@ -100,15 +100,15 @@ class PageApi:
 
         path, doing = f"/groups/{kind}/{quote(group, safe='')}/move", f"moving the {kind} group {group}"
         if dry_run:
-            found = self._call("POST", f"{path}/plan", f"asking for the plan of {doing}", dict(order))
+            answer = self._call("POST", f"{path}/plan", f"asking for the plan of {doing}", dict(order))
         else:
-            found = self._call("POST", path, doing, {**order, "confirm": group})
-        yield from (GroupMove.from_json(one) for one in found["details"]["moves"])
+            answer = self._call("POST", path, doing, {**order, "confirm": group})
+        yield from (GroupMove.from_json(move) for move in answer["details"]["moves"])
 
     def audit(self, pipeline: str) -> list[dict[str, Any]]:
         """Return what people did to a pipeline, oldest first: the newest 500 entries."""
-        found = self._get(f"{_path(pipeline)}/audit", f"reading the audit of {pipeline}", most=_MOST)
-        return list(found["entries"])[::-1]
+        answer = self._get(f"{_path(pipeline)}/audit", f"reading the audit of {pipeline}", most=_MOST)
+        return list(answer["entries"])[::-1]
 
     def alerts(self, pipeline: str) -> dict[str, Any]:
         """Return the alert rules."""
@@ -118,7 +118,7 @@ class PageApi:
         """Open a run of the DAG sluice_control that checks, wait for it, and return its report."""
         report = self._check(pipeline, "check", {})["report"]
         of_page = {"line", "field"}
-        findings = [{key: one[key] for key in one if key not in of_page} for one in report["findings"]]
+        findings = [{key: finding[key] for key in finding if key not in of_page} for finding in report["findings"]]
         return {**report, "findings": findings}
 
     def _check(self, pipeline: str, action: str, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,33 +135,33 @@ class PageApi:
         """Return the status of one pipeline or of all that the token's user may see."""
         for _ in range(_ASKED_TIMES):
             if pipeline is not None:
-                found = [self._get(_path(pipeline), f"reading the status of {pipeline}")]
+                statuses = [self._get(_path(pipeline), f"reading the status of {pipeline}")]
             else:
-                found = list(self._get("/status", "reading the statuses")["pipelines"])
-            if all(one["state"] != "asked" for one in found):
+                statuses = list(self._get("/status", "reading the statuses")["pipelines"])
+            if all(status["state"] != "asked" for status in statuses):
                 break
-        return [_status(one) for one in found]
+        return [_status(status) for status in statuses]
 
     def subscriptions(self, pipeline: str) -> list[SubscriptionStatus]:
         """Return the readers of a pipeline, as its status has them."""
         from sluice.operations.status import Status
 
-        (found,) = self.statuses(pipeline)
-        return found.subscriptions if isinstance(found, Status) else []
+        (status,) = self.statuses(pipeline)
+        return status.subscriptions if isinstance(status, Status) else []
 
     # -- dumps -----------------------------------------------------------------------------------------------------
     def start_dump(
-        self, pipeline: str, asked: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool, dry_run: bool
+        self, pipeline: str, request: Mapping[str, Any], tuning: Mapping[str, Any], *, overwrite: bool, dry_run: bool
     ) -> ActionPlan:
         """Open a run of the backfill DAG, or return the plan."""
         given_values = {name: value for name, value in tuning.items() if value is not None}
         order = {
-            **{name: asked[name] for name in ("where", "since", "until", "index", "replace")},
-            "tables": list(asked["tables"]),
-            "targets": list(asked["targets"]),
-            "first_key": _joined("--from", asked["lower"]),
-            "last_key": _joined("--to", asked["upper"]),
-            "keys": "\n".join(asked["keys"]),
+            **{name: request[name] for name in ("where", "since", "until", "index", "replace")},
+            "tables": list(request["tables"]),
+            "targets": list(request["targets"]),
+            "first_key": _joined("--from", request["lower"]),
+            "last_key": _joined("--to", request["upper"]),
+            "keys": "\n".join(request["keys"]),
             "overwrite": overwrite,
             **given_values,
         }
@@ -171,8 +171,8 @@ class PageApi:
         """Return all dumps, oldest first."""
         from sluice.flows.dump.progress import DumpView
 
-        found = self._get(f"{_path(pipeline)}/dumps", f"reading the dumps of {pipeline}")["dumps"]
-        return [DumpView.from_json(one) for one in reversed(found)]
+        dumps = self._get(f"{_path(pipeline)}/dumps", f"reading the dumps of {pipeline}")["dumps"]
+        return [DumpView.from_json(dump) for dump in reversed(dumps)]
 
     def dump(self, pipeline: str, dump: str) -> DumpView:
         """Return one dump; "": the newest that has not ended."""
@@ -196,21 +196,21 @@ class PageApi:
         """Return the dead letters, oldest first."""
         from sluice.operations.deadletters.store import DeadLetter
 
-        found: list[dict[str, Any]] = []
+        letters: list[dict[str, Any]] = []
         while True:
             path, doing = f"{_path(pipeline)}/dead-letters", f"reading the dead letters of {pipeline}"
-            part = self._get(path, doing, every=everything, most=_MOST, after=len(found))
-            found += part["letters"]
-            if not part["letters"] or len(found) >= part["count"]:
-                return [DeadLetter.from_json(one) for one in reversed(found)]
+            part = self._get(path, doing, every=everything, most=_MOST, after=len(letters))
+            letters += part["letters"]
+            if not part["letters"] or len(letters) >= part["count"]:
+                return [DeadLetter.from_json(letter) for letter in reversed(letters)]
 
-    def letter(self, pipeline: str, wanted: str) -> tuple[DeadLetter, dict[str, Any]]:
+    def letter(self, pipeline: str, letter_id: str) -> tuple[DeadLetter, dict[str, Any]]:
         """Return a dead letter and its row, of which the API gives each value as text."""
         from sluice.operations.deadletters.store import DeadLetter
 
-        path = f"{_path(pipeline)}/dead-letters/{quote(wanted, safe='')}"
-        found = self._get(path, f"reading a dead letter of {pipeline}")
-        return DeadLetter.from_json(found), {name: found[name] for name in ("row", "before")}
+        path = f"{_path(pipeline)}/dead-letters/{quote(letter_id, safe='')}"
+        letter = self._get(path, f"reading a dead letter of {pipeline}")
+        return DeadLetter.from_json(letter), {name: letter[name] for name in ("row", "before")}
 
     def waiting_letters(self, pipeline: str, ids: Sequence[str]) -> list[DeadLetter]:
         """Return those of the letters that wait; no ids: all."""
@@ -219,7 +219,7 @@ class PageApi:
         if not ids:
             return self.letters(pipeline, everything=False)
         plan = self._do(pipeline, "letters-discard", {"ids": list(ids)}, dry_run=True)
-        return [DeadLetter.from_json(one) for one in plan["details"]["letters"]]
+        return [DeadLetter.from_json(letter) for letter in plan["details"]["letters"]]
 
     def replay(self, pipeline: str, ids: Sequence[str], target: str | None, *, dry_run: bool) -> list[ReplayOutcome]:
         """Deliver dead letters."""
@@ -227,29 +227,29 @@ class PageApi:
         from sluice.operations.deadletters.replay import ReplayOutcome
 
         order = {"ids": list(ids), "target": target}
-        done = self._do(pipeline, "letters-replay", order, dry_run=dry_run)["details"]["outcomes"]
-        return [ReplayOutcome(**known_fields(ReplayOutcome, one)) for one in done]
+        outcomes = self._do(pipeline, "letters-replay", order, dry_run=dry_run)["details"]["outcomes"]
+        return [ReplayOutcome(**known_fields(ReplayOutcome, outcome)) for outcome in outcomes]
 
     def discard(self, pipeline: str, ids: Sequence[str], reason: str) -> list[DeadLetter]:
         """Settle dead letters without delivering them."""
         from sluice.operations.deadletters.store import DeadLetter
 
-        done = self._do(pipeline, "letters-discard", {"ids": list(ids), "reason": reason}, dry_run=False)
-        return [DeadLetter.from_json(one) for one in done["details"]["letters"]]
+        answer = self._do(pipeline, "letters-discard", {"ids": list(ids), "reason": reason}, dry_run=False)
+        return [DeadLetter.from_json(letter) for letter in answer["details"]["letters"]]
 
     # -- verifications ---------------------------------------------------------------------------------------------
-    def verify(self, pipeline: str, asked: Mapping[str, Any], told: Told) -> VerifyResult:
+    def verify(self, pipeline: str, request: Mapping[str, Any], on_progress: Told) -> VerifyResult:
         """Open a run of the verify DAG, and wait for its result. Raises ConfigError if the run ends without one."""
-        order = {name: asked[name] for name in ("where", "values")}
-        order |= {name: list(asked[name]) for name in ("tables", "targets")}
-        order["sample"] = None if asked["sample"] is None else 100 * asked["sample"]
-        order["method"] = asked["method"]
-        if asked["repair"]:
-            order["overwrite"] = asked["overwrite"]
-        run = self._do(pipeline, "repair" if asked["repair"] else "verify", order, dry_run=False)["run"]
-        mine = f"airflow:{run['run_id']}"
+        order = {name: request[name] for name in ("where", "values")}
+        order |= {name: list(request[name]) for name in ("tables", "targets")}
+        order["sample"] = None if request["sample"] is None else 100 * request["sample"]
+        order["method"] = request["method"]
+        if request["repair"]:
+            order["overwrite"] = request["overwrite"]
+        run = self._do(pipeline, "repair" if request["repair"] else "verify", order, dry_run=False)["run"]
+        author = f"airflow:{run['run_id']}"
         return self._awaited(
-            run, lambda: next((result for result in self.results(pipeline) if result.by == mine), None)
+            run, lambda: next((result for result in self.results(pipeline) if result.by == author), None)
         )
 
     def _awaited(self, run: Mapping[str, str], look: Callable[[], _T | None]) -> _T:
@@ -258,9 +258,9 @@ class PageApi:
         path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
         while True:
             state = self._call("GET", path, f"looking at run {run_id}", airflow=True)["state"]
-            mine = look()
-            if mine is not None:
-                return mine
+            outcome = look()
+            if outcome is not None:
+                return outcome
             if state in {"failed", "success"}:
                 raise ConfigError(
                     f"run {run_id} of {dag_id} ended without a result ({state})",
@@ -274,7 +274,9 @@ class PageApi:
         from sluice.operations.verify.result import VerifyResult
 
         path, doing = f"{_path(pipeline)}/verifications", f"reading the verifications of {pipeline}"
-        return [VerifyResult.model_validate(one) for one in reversed(self._get(path, doing, whole=True)["results"])]
+        return [
+            VerifyResult.model_validate(result) for result in reversed(self._get(path, doing, whole=True)["results"])
+        ]
 
     def result(self, pipeline: str, name: str) -> VerifyResult:
         """Return one verification; "": the newest."""
@@ -304,11 +306,11 @@ class PageApi:
         if not endpoint.user:
             return endpoint.password
         body = {"username": endpoint.user, "password": endpoint.password}
-        found = self._call("POST", "/auth/token", "logging in at Airflow", body, airflow=True, login=True)
-        return str(found.get("access_token", ""))
+        answer = self._call("POST", "/auth/token", "logging in at Airflow", body, airflow=True, login=True)
+        return str(answer.get("access_token", ""))
 
-    def _get(self, path: str, doing: str, **asked: Any) -> dict[str, Any]:
-        words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in asked.items()}
+    def _get(self, path: str, doing: str, **query: Any) -> dict[str, Any]:
+        words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
         return self._call("GET", f"{path}?{urlencode(words)}" if words else path, doing)
 
     def _call(
@@ -351,13 +353,13 @@ class PageApi:
     def _read(self, answer: httpx.Response, doing: str, at: str) -> dict[str, Any]:
         """Return the JSON object of a good answer. Raises SluiceError for any other."""
         try:
-            found = answer.json()
+            body = answer.json()
         except ValueError:
-            found = None
-        if answer.is_success and isinstance(found, dict):
-            return found
-        said = found.get("detail") if isinstance(found, dict) else None
-        why = said if isinstance(said, str) else f"HTTP {answer.status_code}" + (f" {said}" if said else "")
+            body = None
+        if answer.is_success and isinstance(body, dict):
+            return body
+        detail = body.get("detail") if isinstance(body, dict) else None
+        why = detail if isinstance(detail, str) else f"HTTP {answer.status_code}" + (f" {detail}" if detail else "")
         if answer.status_code in {502, 503, 504}:
             raise CoordinationUnavailable(f"{doing}: {why}", where=at, hint="try it again")
         hints = {
@@ -382,13 +384,13 @@ def _joined(option: str, columns: Sequence[str]) -> str:
     return ",".join(columns)
 
 
-def _status(found: dict[str, Any]) -> Status | dict[str, Any]:
+def _status(answer: dict[str, Any]) -> Status | dict[str, Any]:
     from sluice.operations.status import Status
 
-    if found["state"] in {"invalid", "asked"}:
-        silent = ["its servers were not asked in time; try again"] if found["state"] == "asked" else []
-        return {name: found[name] for name in ("pipeline", "state")} | {"errors": found.get("errors") or silent}
-    return Status.from_json(found)
+    if answer["state"] in {"invalid", "asked"}:
+        silent = ["its servers were not asked in time; try again"] if answer["state"] == "asked" else []
+        return {name: answer[name] for name in ("pipeline", "state")} | {"errors": answer.get("errors") or silent}
+    return Status.from_json(answer)
 
 
 def _token_of_environment(api: str) -> str:

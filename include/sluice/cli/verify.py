@@ -93,7 +93,7 @@ def run(
         require_reach("verify run", "--differences and --patience-s are no fields of the form of its DAG")
     if repair and not yes:
         ask(f"Copy the rows of {pipeline} that differ, and delete those that only the targets have?")
-    asked = {
+    request = {
         "tables": table or (),
         "targets": target or (),
         "sample": _share(sample) if sample else None,
@@ -106,7 +106,7 @@ def run(
         "method": method,
     }
     with _progress(quiet=as_json or not err.is_terminal) as show_progress:
-        result = service().verify(pipeline, asked, show_progress)
+        result = service().verify(pipeline, request, show_progress)
     _print(result, as_json)
     if result.outcome != "equal":
         raise typer.Exit(DIFFERENT if result.outcome == "different" else INCOMPLETE)
@@ -153,7 +153,7 @@ def sweep(
     """
     for option, given_values in {"--table": table, "--target": target}.items():
         given(option, *(given_values or ()))
-    asked = {
+    request = {
         "tables": table or (),
         "targets": target or (),
         "share": _share(sample) if sample else None,
@@ -161,7 +161,7 @@ def sweep(
         "patience_s": patience,
     }
     with _progress(quiet=as_json or not err.is_terminal) as show_progress:
-        report = _direct().sweep(pipeline, asked, show_progress)
+        report = _direct().sweep(pipeline, request, show_progress)
     _end(report, as_json)
 
 
@@ -204,7 +204,7 @@ def _digests(report: DigestReport) -> RenderableType:
     for digest in report.tables:
         place = f"{digest.table} at {digest.target}"
         lines += [Text(f"{place}: {digest.why}", style="yellow")] if digest.why else []
-        lines += [Text(f"{place}: {found}", style="red") for found in digest.found]
+        lines += [Text(f"{place}: {finding}", style="red") for finding in digest.found]
     return Group(*lines)
 
 
@@ -299,7 +299,8 @@ def _said(table_result: TableResult) -> Iterator[Text]:
         elif difference.values:
             pairs = zip(difference.columns, difference.values, strict=True)
             words += "; ".join(
-                f"{name}: {_value(mine)}, at the target {_value(theirs)}" for name, (mine, theirs) in pairs
+                f"{name}: {_value(at_source)}, at the target {_value(at_target)}"
+                for name, (at_source, at_target) in pairs
             )
         else:
             words += f"differs in {', '.join(difference.columns)}"

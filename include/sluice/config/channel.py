@@ -94,8 +94,8 @@ class ChannelConfig(StrictModel):
             raise ValueError(f"pipelines names {first!r} twice")
         if self.main_pipeline is None:
             raise ValueError(f"main: {self.main!r} is neither {first} nor {second}, nor how just one of them begins")
-        asked = {"ddl": [self.ddl] if self.ddl else [], "marks": list(self.marks)}
-        for field, names in asked.items():
+        references = {"ddl": [self.ddl] if self.ddl else [], "marks": list(self.marks)}
+        for field, names in references.items():
             for name in names:
                 if name not in self.pipelines:
                     raise ValueError(
@@ -161,17 +161,17 @@ class ChannelConfig(StrictModel):
         rows.
         """
         lines = [line for line in pipeline.mapping if line.send == "changed_columns"]
-        whole = pipeline.source.type == "postgresql"
-        if not lines or self.consistency == "none" or (self.repairs and pipeline.rules is None and not whole):
+        has_whole_rows = pipeline.source.type == "postgresql"
+        if not lines or self.consistency == "none" or (self.repairs and pipeline.rules is None and not has_whole_rows):
             return
         why = f", which has rules ({pipeline.rules})," if self.repairs and pipeline.rules is not None else ""
-        why = ", whose source's log does not say which columns an update changed," if whole else why
+        why = ", whose source's log does not say which columns an update changed," if has_whole_rows else why
         raise ConfigError(
             f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline}{why} sends changed "
             f"columns of {lines[0].from_}",
             where=f"channel {self.channel}",
             hint=f"send: rows in {pipeline.pipeline}"
-            + ("" if self.repairs or whole else ", or consistency: time_intersection"),
+            + ("" if self.repairs or has_whole_rows else ", or consistency: time_intersection"),
         )
 
     def _require_merged(self, pipeline: PipelineConfig) -> None:
@@ -213,7 +213,7 @@ def load_channel(path: Path) -> ChannelConfig:
 def find_channel(name: str, folder: Path) -> tuple[Path, ChannelConfig]:
     """Return the channel of that name (or file), with its path. Raises ConfigError that lists the names there are."""
     return find_model(
-        name, folder, ChannelConfig, lambda found: found.channel, what="channel", told_by="sluice channel list"
+        name, folder, ChannelConfig, lambda channel: channel.channel, what="channel", told_by="sluice channel list"
     )
 
 
@@ -265,8 +265,8 @@ class Channels:
         channel = self.of(pipeline.pipeline)
         if channel is None and not pipeline.ignore_marks:
             return None
-        keys = {"": public_key(""), **{one.channel: one.seal_key for one in self._all}}
-        former = {one.channel: one.former_key for one in self._all if one.former_key}
+        keys = {"": public_key(""), **{each.channel: each.seal_key for each in self._all}}
+        former = {each.channel: each.former_key for each in self._all if each.former_key}
         sends_back = channel is not None and channel.sends_back(pipeline.pipeline)
         partner, own = (channel.other(pipeline.pipeline), channel.channel) if channel is not None else ("", "")
         dropped = frozenset({partner} if channel is not None and not sends_back else ())

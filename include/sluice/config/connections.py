@@ -229,9 +229,9 @@ def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
         is_on(extra.get(key, default))
         for key, default in (("ssl_verify_cert", "ssl_ca" in files), ("ssl_verify_identity", False))
     )
-    given = extra.get("ssl_mode")
+    ssl_mode = extra.get("ssl_mode")
     mode = (
-        str(given or ("verify_identity" if identity else "verify_ca" if verify else "preferred"))
+        str(ssl_mode or ("verify_identity" if identity else "verify_ca" if verify else "preferred"))
         .lower()
         .replace("-", "_")
     )

@@ -72,22 +72,22 @@ def applied(text: str, choices: Mapping[str, Any]) -> str:
 
     A target says by ``was`` which one of the file it is. Raises ConfigError if the form cannot show the file.
     """
-    found = opened(text)
-    before = found.choices
+    form = opened(text)
+    before = form.choices
     if before is None:
-        raise ConfigError("the form cannot change this file: " + "; ".join(found.lost), hint="edit its text")
-    after = {**choices, "targets": [_target(one) for one in choices["targets"]]}
-    was = [one.get("was", "") for one in choices["targets"]]
-    known = [{name: one[name] for name in _TARGET} for one in before["targets"]]
+        raise ConfigError("the form cannot change this file: " + "; ".join(form.lost), hint="edit its text")
+    after = {**choices, "targets": [_target(target) for target in choices["targets"]]}
+    was = [target.get("was", "") for target in choices["targets"]]
+    targets_before = [{name: target[name] for name in _TARGET} for target in before["targets"]]
     same = all(after[name] == before[name] for name in (*_SCALARS, "tables"))
-    if same and after["targets"] == known and was == [one["was"] for one in before["targets"]]:
+    if same and after["targets"] == targets_before and was == [target["was"] for target in before["targets"]]:
         return text
     doc = _load(text)
     for name, path in _SCALARS.items():
         if after[name] != before[name]:
             _set(doc, path, after[name])
     _write_tables(doc, before["tables"], after["tables"])
-    if after["targets"] != known or was != [one["was"] for one in before["targets"]]:
+    if after["targets"] != targets_before or was != [target["was"] for target in before["targets"]]:
         _write_targets(doc, after["targets"], was)
     return _dump(doc, _style(text))
 
@@ -133,38 +133,38 @@ def _tables(plain: dict[str, Any], lost: list[str]) -> list[dict[str, Any]]:
         return []
     tables: list[dict[str, Any]] = []
     for number, pattern in enumerate(include):
-        one = _choice(pattern) if isinstance(pattern, str) else None
-        if one is None:
+        table = _choice(pattern) if isinstance(pattern, str) else None
+        if table is None:
             lost.append(f"capture.include.{number}: {pattern!r} stands for more than one table or one schema")
-        elif one in tables:
+        elif table in tables:
             lost.append(f"capture.include.{number}: {pattern!r} is there twice")
         else:
-            tables.append(one)
-    for one in tables:
-        lines = [line for line in plain.get("mapping") or () if _from(line) == _name(one)]
+            tables.append(table)
+    for table in tables:
+        lines = [line for line in plain.get("mapping") or () if _from(line) == _name(table)]
         if len(lines) > 1:
-            lost.append(f"mapping: {_name(one)} is there twice")
+            lost.append(f"mapping: {_name(table)} is there twice")
         for line in lines:
             columns = line.get("columns") if isinstance(line.get("columns"), dict) else {}
             to = line.get("to")
-            one["to"] = to if isinstance(to, str) and to != _name(one) else ""
-            one["exclude"] = [str(name) for name in columns.get("exclude") or ()]
-            one["rename"] = {str(a): str(b) for a, b in (columns.get("rename") or {}).items()}
+            table["to"] = to if isinstance(to, str) and to != _name(table) else ""
+            table["exclude"] = [str(name) for name in columns.get("exclude") or ()]
+            table["rename"] = {str(a): str(b) for a, b in (columns.get("rename") or {}).items()}
     return tables
 
 
 def _choice(pattern: str) -> dict[str, Any] | None:
     """Return the table, or the schema, that a pattern stands for; None: it stands for something else."""
     schema, dot, table = pattern.partition(r"\.")
-    names = [re.sub(r"\\(.)", r"\1", one) for one in (schema, "" if table == ".*" else table)]
+    names = [re.sub(r"\\(.)", r"\1", part) for part in (schema, "" if table == ".*" else table)]
     choice = TableChoice(names[0], names[1])
     if not dot or not names[0] or not table or choice.pattern != pattern:
         return None
     return {"schema": names[0], "table": names[1], "to": "", "exclude": [], "rename": {}}
 
 
-def _name(one: Mapping[str, Any]) -> str:
-    return f"{one['schema']}.{one['table'] or '*'}"
+def _name(table: Mapping[str, Any]) -> str:
+    return f"{table['schema']}.{table['table'] or '*'}"
 
 
 def _from(line: Any) -> Any:
@@ -173,27 +173,27 @@ def _from(line: Any) -> Any:
 
 def _targets(plain: dict[str, Any], lost: list[str]) -> list[dict[str, Any]]:
     listed = plain.get("targets") or []
-    if not isinstance(listed, list) or not all(isinstance(one, dict) and one.get("name") for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(target, dict) and target.get("name") for target in listed):
         lost.append("targets: one of them has no name")
         return []
-    targets = [{**_target(one), "was": str(one["name"])} for one in listed]
+    targets = [{**_target(target), "was": str(target["name"])} for target in listed]
     names = [target["name"] for target in targets]
     lost += [f"targets: the name {name} is there twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     return targets
 
 
-def _target(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(one.get(name) or "") for name in _TARGET}
+def _target(target: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(target.get(name) or "") for name in _TARGET}
 
 
 def _kept(plain: dict[str, Any]) -> list[str]:
-    found = [str(key) for key in plain if key not in _SHOWN]
-    for part, shown in _PARTS.items():
+    paths = [str(key) for key in plain if key not in _SHOWN]
+    for part, shown_keys in _PARTS.items():
         below = plain.get(part)
-        found += [f"{part}.{key}" for key in below if key not in shown] if isinstance(below, dict) else []
-    for one in plain.get("targets") or ():
-        found += [f"targets.{one['name']}.{key}" for key in one if key not in _TARGET]
-    return found
+        paths += [f"{part}.{key}" for key in below if key not in shown_keys] if isinstance(below, dict) else []
+    for target in plain.get("targets") or ():
+        paths += [f"targets.{target['name']}.{key}" for key in target if key not in _TARGET]
+    return paths
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -221,14 +221,14 @@ def _style(text: str) -> tuple[int, int]:
     """Return the indentation in which most lines of the text stay as they are."""
 
     def other(indent: tuple[int, int]) -> int:
-        mine = set(text.splitlines())
-        return sum(line not in mine for line in _dump(_load(text), indent).splitlines())
+        own_lines = set(text.splitlines())
+        return sum(line not in own_lines for line in _dump(_load(text), indent).splitlines())
 
     return min(_INDENTS, key=other)
 
 
 def _comments(text: str) -> list[str]:
-    return [one.strip() for one in _COMMENT.findall(text)]
+    return [comment.strip() for comment in _COMMENT.findall(text)]
 
 
 def _set(doc: Any, path: Sequence[str], value: str) -> None:
@@ -243,28 +243,28 @@ def _set(doc: Any, path: Sequence[str], value: str) -> None:
 def _write_tables(doc: Any, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> None:
     old, new = ({(table["schema"], table["table"]): table for table in tables} for tables in (before, after))
     include = doc["capture"]["include"]
-    for key, one in old.items():
+    for key, choice in old.items():
         if key not in new:
             include.remove(TableChoice(*key).pattern)
-            _map(doc, one, None)
-    for key, one in new.items():
+            _map(doc, choice, None)
+    for key, choice in new.items():
         if key not in old:
             include.append(TableChoice(*key).pattern)
-        if old.get(key) != one:
-            _map(doc, one, TableChoice(*key, one["to"], one["exclude"], one["rename"]).mapping())
+        if old.get(key) != choice:
+            _map(doc, choice, TableChoice(*key, choice["to"], choice["exclude"], choice["rename"]).mapping())
 
 
-def _map(doc: Any, one: Mapping[str, Any], wanted: dict[str, Any] | None) -> None:
-    """Write the line of the mapping of a table; its other keys stay. ``wanted`` None: the table goes as it is."""
+def _map(doc: Any, table: Mapping[str, Any], replacement: dict[str, Any] | None) -> None:
+    """Write the line of the mapping of a table; its other keys stay. ``replacement`` None: the table goes as it is."""
     lines = doc.get("mapping") or []
-    at = next((number for number, line in enumerate(lines) if _from(line) == _name(one)), None)
+    at = next((number for number, line in enumerate(lines) if _from(line) == _name(table)), None)
     if at is None:
-        if wanted is not None:
-            doc.setdefault("mapping", []).append(wanted)
+        if replacement is not None:
+            doc.setdefault("mapping", []).append(replacement)
         return
     line = lines[at]
     if (
-        wanted is None
+        replacement is None
         and not set(line) - {"from", "to", "columns"}
         and not (set(line.get("columns") or ()) - {"exclude", "rename"})
     ):
@@ -272,8 +272,8 @@ def _map(doc: Any, one: Mapping[str, Any], wanted: dict[str, Any] | None) -> Non
         if not lines:
             del doc["mapping"]
         return
-    line["to"] = wanted["to"] if wanted is not None else _name(one)
-    chosen = (wanted or {}).get("columns", {})
+    line["to"] = replacement["to"] if replacement is not None else _name(table)
+    chosen = (replacement or {}).get("columns", {})
     if chosen and not line.get("columns"):
         line["columns"] = {}
     for name in ("exclude", "rename") if line.get("columns") is not None else ():
@@ -291,11 +291,11 @@ def _write_targets(doc: Any, after: Sequence[Mapping[str, Any]], was: Sequence[s
     for number in reversed(range(len(listed))):
         if listed[number]["name"] not in was:
             del listed[number]
-    known = {str(one["name"]): one for one in listed}
-    for one, old in zip(after, was, strict=True):
-        if old not in known:
-            listed.append(dict(one))
+    targets_by_name = {str(target["name"]): target for target in listed}
+    for target, old in zip(after, was, strict=True):
+        if old not in targets_by_name:
+            listed.append(dict(target))
             continue
-        for name, value in one.items():
-            if str(known[old].get(name) or "") != value:
-                known[old][name] = value
+        for name, value in target.items():
+            if str(targets_by_name[old].get(name) or "") != value:
+                targets_by_name[old][name] = value

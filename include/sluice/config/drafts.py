@@ -121,7 +121,9 @@ def effects(old_text: str, new_text: str) -> list[str]:
     """Return what a change of a pipeline file does, as sentences. Raises ConfigError for a text that is no YAML."""
     old, new = (_mapping(text) for text in (old_text, new_text))
     effects: list[str] = []
-    for key in sorted({*old, *new}, key=lambda one: (one not in {"source", "capture", "targets", "mapping"}, str(one))):
+    for key in sorted(
+        {*old, *new}, key=lambda setting: (setting not in {"source", "capture", "targets", "mapping"}, str(setting))
+    ):
         before, after = old.get(key), new.get(key)
         if before == after:
             continue
@@ -142,8 +144,8 @@ def _mapping(text: str) -> dict[str, Any]:
 
 
 def _named(value: Any, key: str) -> dict[str, Any]:
-    found = value if isinstance(value, list) else []
-    return {str(one.get(key)): one for one in found if isinstance(one, dict)}
+    entries = value if isinstance(value, list) else []
+    return {str(entry.get(key)): entry for entry in entries if isinstance(entry, dict)}
 
 
 def _targets(before: Any, after: Any) -> list[str]:
@@ -169,20 +171,20 @@ def _mapped(before: Any, after: Any) -> list[str]:
 
 
 def _parts(key: str, before: Any, after: Any) -> list[str]:
-    old, new = (one if isinstance(one, dict) else {} for one in (before, after))
+    old, new = (side if isinstance(side, dict) else {} for side in (before, after))
     parts = []
     for part in sorted({*old, *new}, key=str):
         was, now = old.get(part), new.get(part)
         if was == now:
             continue
         if part in {"include", "exclude"}:
-            more = [str(one) for one in (now or []) if one not in (was or [])]
-            less = [str(one) for one in (was or []) if one not in (now or [])]
+            more = [str(pattern) for pattern in (now or []) if pattern not in (was or [])]
+            less = [str(pattern) for pattern in (was or []) if pattern not in (now or [])]
             start, stop = (more, less) if part == "include" else (less, more)
-            parts += [f"Changes of tables that match {one} are captured from the next batch on. Rows that are there "
-                     "already need a copy (`sluice dump start`)." for one in start]  # fmt: skip
-            parts += [f"Changes of tables that match {one} are captured no more. Their rows stay at the targets."
-                     for one in stop]  # fmt: skip
+            parts += [f"Changes of tables that match {pattern} are captured from the next batch on. Rows that are "
+                     "there already need a copy (`sluice dump start`)." for pattern in start]  # fmt: skip
+            parts += [f"Changes of tables that match {pattern} are captured no more. Their rows stay at the targets."
+                     for pattern in stop]  # fmt: skip
         elif key == "source" and part in {"connection", "connections", "group", "type"}:
             parts.append(
                 f"Another server is read (`source.{part}`), from the position that is kept: it has to have the same "
@@ -203,11 +205,11 @@ def path_of_finding(text: str, part: str, setting: str) -> tuple[int | str, ...]
     loc: tuple[int | str, ...]
     plain = _mapping(text)
     if part.startswith("target "):
-        names = [one.get("name") if isinstance(one, dict) else None for one in plain.get("targets") or []]
+        names = [target.get("name") if isinstance(target, dict) else None for target in plain.get("targets") or []]
         name = part.removeprefix("target ")
         loc = ("targets", names.index(name)) if name in names else ("targets",)
-    elif (found := _MAPPING_PART.search(setting)) is not None:
-        loc = ("mapping", int(found[1]))
+    elif (match := _MAPPING_PART.search(setting)) is not None:
+        loc = ("mapping", int(match[1]))
     else:
         loc = {
             "zookeeper": ("coordination",),

@@ -188,7 +188,7 @@ class RuleConfig(_Model):
 
     @model_validator(mode="after")
     def _one_file(self) -> RuleConfig:
-        if sum(one is not None for one in (self.path, self.builtin, self.package)) != 1:
+        if sum(origin is not None for origin in (self.path, self.builtin, self.package)) != 1:
             raise ValueError(
                 "a rule takes one of path (your own file), builtin (a rule that comes with Sluice) and package (a rule "
                 "of an installed package)"

@@ -188,10 +188,10 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
     if not isinstance(plain, dict):
         raise ConfigError("the file must contain a mapping (key: value)", where=f"{source}:1")
     try:
-        found = model.model_validate(plain)
-        if isinstance(found, PipelineConfig):
-            found.remember_lines(source, text)
-        return found
+        instance = model.model_validate(plain)
+        if isinstance(instance, PipelineConfig):
+            instance.remember_lines(source, text)
+        return instance
     except ValidationError as error:
         raise _invalid(error, text, source, model) from None  # its own text repeats values, which may be secret
     except Exception as error:  # a validator met what its author did not think of: still one file's problem
@@ -200,11 +200,11 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
 
 def _invalid(error: ValidationError, text: str, source: str, model: type[BaseModel]) -> ConfigError:
     problems = _by_line(error, text, model)
-    said = "\n".join(f"  {source}:{line}: {what}" for line, what, _ in problems[:_SHOWN_PROBLEMS])
+    listing = "\n".join(f"  {source}:{line}: {what}" for line, what, _ in problems[:_SHOWN_PROBLEMS])
     if len(problems) > _SHOWN_PROBLEMS:
-        said += f"\n  and {len(problems) - _SHOWN_PROBLEMS} more"
+        listing += f"\n  and {len(problems) - _SHOWN_PROBLEMS} more"
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return ConfigError(f"{count} in {Path(source).name}:\n{said}", where=f"{source}:{problems[0][0]}")
+    return ConfigError(f"{count} in {Path(source).name}:\n{listing}", where=f"{source}:{problems[0][0]}")
 
 
 LocatedProblem = tuple[int, str, tuple[int | str, ...]]
@@ -250,8 +250,8 @@ def load_model_with_lines(path: Path, model: type[_M]) -> tuple[_M, Callable[[tu
     Return also a function from a key's path (``("rules", 0, "path")``) to its line.
     """
     text = read_text(path)
-    found = parse_model(text, shown(str(path)), model)
-    return found, lambda loc: line_of(marked(text), loc)
+    instance = parse_model(text, shown(str(path)), model)
+    return instance, lambda loc: line_of(marked(text), loc)
 
 
 def load_pipeline(path: Path) -> PipelineConfig:
@@ -275,7 +275,7 @@ def find_pipeline(name: str, folder: Path) -> PipelineConfig:
 def find_pipeline_file(name: str, folder: Path) -> tuple[Path, PipelineConfig]:
     """Return the path of a pipeline's file, and the pipeline, as :func:`find_pipeline` finds it."""
     return find_model(
-        name, folder, PipelineConfig, lambda found: found.pipeline, what="pipeline", told_by="sluice status"
+        name, folder, PipelineConfig, lambda pipeline: pipeline.pipeline, what="pipeline", told_by="sluice status"
     )
 
 
@@ -296,15 +296,15 @@ def find_model(
     names, broken = [], []
     for path in yaml_files(folder):
         try:
-            found = load_model(path, model)
+            instance = load_model(path, model)
         except ConfigError:
             if path.stem == name:
                 raise
             broken.append(shown(path.name))
             continue
-        if name_of(found) == name:
-            return path, found
-        names.append(name_of(found))
+        if name_of(instance) == name:
+            return path, instance
+        names.append(name_of(instance))
     wrong = f"; files that cannot be read: {', '.join(broken)} (`{told_by}` says why)" if broken else ""
     raise ConfigError(
         f"there is no {what} {name!r}",

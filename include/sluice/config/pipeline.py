@@ -641,7 +641,7 @@ class RowFiles(StrictModel):
     @property
     def connections(self) -> tuple[ConnectionId, ...]:
         """The connections that it names."""
-        return tuple(one for one in (self.from_connection, self.to_connection) if one is not None)
+        return tuple(connection for connection in (self.from_connection, self.to_connection) if connection is not None)
 
 
 class TableMapping(StrictModel):
@@ -1117,7 +1117,7 @@ class RunConfig(StrictModel):
 def _is_stage(text: str) -> str:
     """Return the name of a stage, or of all of one kind. Raises ValueError that lists the stages there are."""
     kind, dot, name = text.partition(".")
-    kinds = [str(known) for known in StageKind]
+    kinds = [str(stage_kind) for stage_kind in StageKind]
     if kind not in kinds:
         raise ValueError(
             f"there is no such stage{meant(kind, kinds)}; write {', '.join(kinds)}, rule.NAME, load.NAME or ack.NAME"
@@ -1406,11 +1406,11 @@ class PipelineConfig(StrictModel):
     @model_validator(mode="after")
     def _files_of_one_source(self) -> PipelineConfig:
         """Refuse two locations whose files would replace each other."""
-        known: dict[str, str] = {}
+        sources: dict[str, str] = {}
         for number, line in enumerate(self.mapping):
             for index, files in enumerate(line.files):
-                source, target = (local_folder(one) or one.rstrip("/") for one in (files.from_, files.to))
-                if files.layout == "path" and known.setdefault(target, source) != source:
+                source, target = (local_folder(place) or place.rstrip("/") for place in (files.from_, files.to))
+                if files.layout == "path" and sources.setdefault(target, source) != source:
                     raise _at(
                         ("mapping", number, "files", index, "to"),
                         "files from another location go there, too, and equal names would replace each other; "

@@ -86,7 +86,7 @@ def problems_of(
             missing.append(problem)
         if problem not in problems:  # each member of a union finds it again
             problems.append(problem)
-    return [one for one in problems if not (one in missing and one.location in misspelt)]
+    return [problem for problem in problems if not (problem in missing and problem.location in misspelt)]
 
 
 _WHOLE, _NUMBER, _BOOLEAN = "a whole number is expected", "a number is expected", "true or false is expected"
@@ -159,5 +159,5 @@ def _keys_at(model: type[BaseModel] | None, location: tuple[int | str, ...]) -> 
 
 def _values_of_mapping(node: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of the values of a mapping whose keys the user chooses; {} if the field is no such mapping."""
-    found = node.get("additionalProperties")
-    return found if isinstance(found, dict) else {}
+    schema = node.get("additionalProperties")
+    return schema if isinstance(schema, dict) else {}

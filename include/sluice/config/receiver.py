@@ -87,25 +87,27 @@ class Receiver:
                 "its host has a login, a query or a fragment in it", "login and password have fields of their own"
             )
         name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        found = f"{parts.scheme}://{name}{f':{port}' if port else ''}{parts.path.rstrip('/')}"
-        self._require_encrypted(found)
-        return found
+        address = f"{parts.scheme}://{name}{f':{port}' if port else ''}{parts.path.rstrip('/')}"
+        self._require_encrypted(address)
+        return address
 
     @property
     def headers(self) -> dict[str, str]:
         """Secret headers of each request, of the connection's extra, and the login if it is a fixed one."""
-        given = self.endpoint.extra.get("headers") or {}
-        if isinstance(given, str):
+        extra_headers = self.endpoint.extra.get("headers") or {}
+        if isinstance(extra_headers, str):
             try:
-                given = json.loads(given)
+                extra_headers = json.loads(extra_headers)
             except ValueError:
                 raise self._wrong("headers in extra is no JSON object") from None
-        if not isinstance(given, Mapping) or not all(isinstance(value, str) for value in given.values()):
+        if not isinstance(extra_headers, Mapping) or not all(
+            isinstance(value, str) for value in extra_headers.values()
+        ):
             raise self._wrong("headers in extra is no object of names and texts")
-        for name, value in given.items():
+        for name, value in extra_headers.items():
             if not (name.isascii() and value.isascii() and (name + value).isprintable() and value == value.strip()):
                 raise self._wrong(f"headers in extra: {name} cannot be sent")
-        headers = dict(given)
+        headers = dict(extra_headers)
         if self.endpoint.password and not self.endpoint.user:
             headers["Authorization"] = f"Bearer {self.endpoint.password}"
         if self.api_keys and self._text("api_key"):
@@ -171,10 +173,10 @@ class Receiver:
                 text = text.replace(form, "***")
         return text
 
-    def _require_known(self, known: frozenset[str]) -> None:
-        unknown = sorted(self.endpoint.extra.keys() - known)
+    def _require_known(self, names: frozenset[str]) -> None:
+        unknown = sorted(self.endpoint.extra.keys() - names)
         if unknown:
-            raise self._wrong(f"extra has {unknown[0]}, which is not known", f"known are {', '.join(sorted(known))}")
+            raise self._wrong(f"extra has {unknown[0]}, which is not known", f"known are {', '.join(sorted(names))}")
 
     def _require_encrypted(self, address: str) -> None:
         parts = urlsplit(address)
@@ -207,10 +209,10 @@ class Receiver:
 def _tls(files: tuple[str, ...], changed: tuple[int, ...]) -> ssl.SSLContext:
     """Return settings with these files (authority, certificate, key). ``changed``: when the files were written."""
     ca, cert, key = files
-    found = ssl.create_default_context(cafile=ca or None)
+    context = ssl.create_default_context(cafile=ca or None)
     if cert:
-        found.load_cert_chain(cert, key or None)
-    return found
+        context.load_cert_chain(cert, key or None)
+    return context
 
 
 def shown(value: Any) -> str:

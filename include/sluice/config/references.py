@@ -78,20 +78,20 @@ def _walk(
     model: BaseModel, path: tuple[int | str, ...], unit: tuple[int | str, ...] | None, options_of: OptionsOf | None
 ) -> Iterator[Reference]:
     for name, field in type(model).model_fields.items():
-        said, value = refers(field), getattr(model, name)
-        if value is None or (name not in model.model_fields_set and said is not Refers.KIND):
+        reference_kind, value = refers(field), getattr(model, name)
+        if value is None or (name not in model.model_fields_set and reference_kind is not Refers.KIND):
             continue
         own: tuple[int | str, ...] = (*path, field.alias or name)
-        mine = unit or own
-        if said is None:
+        own_unit = unit or own
+        if reference_kind is None:
             yield from _inner(value, own, unit, options_of)
-        elif said is Refers.OPTIONS:
+        elif reference_kind is Refers.OPTIONS:
             if options_of is not None:
-                yield from _options(model, value, own, mine, options_of)
-        elif said is not Refers.NOTHING:
+                yield from _options(model, value, own, own_unit, options_of)
+        elif reference_kind is not Refers.NOTHING:
             for each in value if isinstance(value, tuple) else (value,):
-                yield Reference(said, own, mine, _text(each))
-            if said is Refers.RULES:
+                yield Reference(reference_kind, own, own_unit, _text(each))
+            if reference_kind is Refers.RULES:
                 yield from _lookups(str(value), own)
 
 
@@ -116,11 +116,11 @@ def _options(
     kind = str(getattr(model, "type", "") or getattr(model, "format", ""))
     described = options_of(kind)
     fields = {} if described is None else {field.alias or name: field for name, field in described.model_fields.items()}
-    for name, given in value.items():
+    for name, option in value.items():
         field = fields.get(name)
-        said = Refers.CODE if field is None or any(map(table, models_in(field.annotation))) else refers(field)
-        if said not in {None, Refers.NOTHING}:
-            yield Reference(said, (*path, name), unit, _text(given))
+        reference_kind = Refers.CODE if field is None or any(map(table, models_in(field.annotation))) else refers(field)
+        if reference_kind not in {None, Refers.NOTHING}:
+            yield Reference(reference_kind, (*path, name), unit, _text(option))
 
 
 def _lookups(name: str, path: tuple[int | str, ...]) -> Iterator[Reference]:
@@ -147,16 +147,18 @@ def not_granted(new: list[Reference], old: list[Reference], may_use: Callable[[s
         old: of the file as it is; [] of a new one. may_use: True if the person may read a connection in Airflow.
     """
     before = _units(old)
-    found = []
+    refused = []
     for unit in _units(new).values():
-        olds = [one for one in before.values() if key_of(one[0].unit) == key_of(unit[0].unit)]
+        olds = [old_unit for old_unit in before.values() if key_of(old_unit[0].unit) == key_of(unit[0].unit)]
         if _is_part(unit, olds):
             continue
-        free = [one for one in unit if not _is_granted(one)]
+        free = [reference for reference in unit if not _is_granted(reference)]
         if not _is_part(free, olds):
-            found += free
-        found += [one for one in unit if one.refers is Refers.CONNECTION and not may_use(one.value)]
-    return found
+            refused += free
+        refused += [
+            reference for reference in unit if reference.refers is Refers.CONNECTION and not may_use(reference.value)
+        ]
+    return refused
 
 
 def _units(all_: list[Reference]) -> dict[tuple[int | str, ...], list[Reference]]:
@@ -167,8 +169,8 @@ def _units(all_: list[Reference]) -> dict[tuple[int | str, ...], list[Reference]
 
 
 def _is_part(unit: list[Reference], olds: list[list[Reference]]) -> bool:
-    wanted = {one._within for one in unit}
-    return not wanted or any(wanted <= {one._within for one in old} for old in olds)
+    places = {reference._within for reference in unit}
+    return not places or any(places <= {reference._within for reference in old} for old in olds)
 
 
 def _is_granted(reference: Reference) -> bool:

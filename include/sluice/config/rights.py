@@ -78,7 +78,7 @@ def key_of(path: tuple[int | str, ...]) -> str:
 
 def refers(field: FieldInfo) -> Refers | None:
     """Return what a key says of itself; None: nothing."""
-    return next((one for one in (*field.metadata, *_metadata(field.annotation)) if isinstance(one, Refers)), None)
+    return next((entry for entry in (*field.metadata, *_metadata(field.annotation)) if isinstance(entry, Refers)), None)
 
 
 def _metadata(annotation: Any) -> Iterator[Any]:
@@ -108,7 +108,7 @@ def _plain(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if get_origin(annotation) in {Union, UnionType}:
-        return next((one for one in map(_plain, get_args(annotation)) if one in _FREE), annotation)
+        return next((member for member in map(_plain, get_args(annotation)) if member in _FREE), annotation)
     return annotation
 
 
@@ -132,27 +132,27 @@ def table(model: type[BaseModel], path: tuple[int | str, ...] = ()) -> dict[str,
     Raises:
         ConfigError: a key looks as if it did, and does not say so.
     """
-    found: dict[str, Refers] = {}
+    references: dict[str, Refers] = {}
     for name, field in model.model_fields.items():
         own: tuple[int | str, ...] = (*path, field.alias or name)
-        said, models = refers(field), list(models_in(field.annotation))
-        if said is None and not models and looks_like_one(str(own[-1]), field):
+        reference_kind, models = refers(field), list(models_in(field.annotation))
+        if reference_kind is None and not models and looks_like_one(str(own[-1]), field):
             raise ConfigError(
                 f"{key_of(own)} of {model.__name__} does not say what it refers to",
                 hint="annotate it with a value of sluice.config.rights.Refers",
             )
-        if said not in {None, Refers.NOTHING}:
-            found[key_of(own)] = said
+        if reference_kind not in {None, Refers.NOTHING}:
+            references[key_of(own)] = reference_kind
         for inner in models:
-            found |= table(
+            references |= table(
                 inner, (*own, 0) if get_args(field.annotation) and get_origin(field.annotation) in {tuple} else own
             )
-    return found
+    return references
 
 
 def is_listed(location: str) -> bool:
     """Return True if a location is one of the administrator's list, or below one. Links of folders are followed."""
-    roots = [one.strip() for one in re.split(r"[,\n]", os.environ.get(FILE_ROOTS, "")) if one.strip()]
+    roots = [entry.strip() for entry in re.split(r"[,\n]", os.environ.get(FILE_ROOTS, "")) if entry.strip()]
     folder = local_folder(location)
     if folder:
         real = Path(os.path.realpath(folder))
@@ -160,8 +160,8 @@ def is_listed(location: str) -> bool:
     path, _, query = location.partition("?")
     if ".." in unquote(path).replace("\\", "/").split("/"):
         return False
-    for one in roots:
-        root, _, settings = one.partition("?")
+    for entry in roots:
+        root, _, settings = entry.partition("?")
         if urlsplit(root).netloc and query == settings and f"{path}/".startswith(f"{root.rstrip('/')}/"):
             return True
     return False

@@ -203,5 +203,5 @@ CONNECTIONS: tuple[ConnectionUse, ...] = (
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the names that begin with ``SLUICE_`` and that no part of the package reads."""
-    known_names = {one.name for one in VARIABLES}
+    known_names = {variable.name for variable in VARIABLES}
     return sorted(name for name in environment if name.startswith("SLUICE_") and name not in known_names)

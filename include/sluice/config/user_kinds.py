@@ -76,11 +76,11 @@ class Kind:
         except ConfigError:
             raise
         except ModuleNotFoundError as error:
-            known = self.origin == "built in" and self.name in CLIENT_PACKAGES
+            has_install_hint = self.origin == "built in" and self.name in CLIENT_PACKAGES
             raise ConfigError(
                 f"{what} needs the Python package {error.name}, which is not installed",
                 where=self.line_of(error),
-                hint=install_hint(self.name) if known else f"pip install {error.name}",
+                hint=install_hint(self.name) if has_install_hint else f"pip install {error.name}",
             ) from error
         except AttributeError as error:
             raise ConfigError(

@@ -29,10 +29,10 @@ class Announced:
     shares: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     version: int = -1
 
-    def share(self, claim: str, own: int | None, held: int) -> tuple[int, int] | None:
+    def share(self, claim: str, own: int | None, last_batch: int) -> tuple[int, int] | None:
         """Return the first and last batch that ``claim`` announces, None if nothing is left for it.
 
-        ``own``: its first batch; where nothing was announced yet, it begins there. ``held``: the target's last batch.
+        ``own``: its first batch; where nothing was announced yet, it begins there. ``last_batch``: the target's last.
         """
         first = own if self.last is None else self.last + 1
         if claim in self.shares:
@@ -40,7 +40,7 @@ class Announced:
             if before[1] != self.last:
                 return before
             first = before[0]
-        return (first, held) if first is not None and first <= held else None
+        return (first, last_batch) if first is not None and first <= last_batch else None
 
 
 class Announcements:
@@ -58,8 +58,8 @@ class Announcements:
         content = ANNOUNCED.decode(self._at.announced(target), node.data)
         return Announced(content["last"], {claim: (a, b) for claim, a, b in content["shares"]}, node.version)
 
-    def take(self, target: str, before: Announced, claim: str, share: tuple[int, int] | None, held: int) -> bool:
-        """Note that ``claim`` announces the batches of ``share``, and that nothing up to ``held`` is left.
+    def take(self, target: str, before: Announced, claim: str, share: tuple[int, int] | None, last_batch: int) -> bool:
+        """Note that ``claim`` announces the batches of ``share``, and that nothing up to ``last_batch`` is left.
 
         Return False if another process did so since ``before`` was read.
         """
@@ -67,7 +67,7 @@ class Announcements:
         if share is not None:
             shares[claim] = share
         recent = [[key, *value] for key, value in list(shares.items())[-KEPT:]]
-        content = ANNOUNCED.encode({"last": max(held, before.last or 0), "shares": recent})
+        content = ANNOUNCED.encode({"last": max(last_batch, before.last or 0), "shares": recent})
         if before.version < 0:
             self._z.ensure(self._at.consumer(target))
         return committed(self._z, write_at(self._at.announced(target), content, before.version))

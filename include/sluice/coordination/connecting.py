@@ -53,12 +53,12 @@ def _of(kind: str) -> Connect | None:
     if kind not in {"", "zookeeper", "sqlite"}:
         for point in importlib.metadata.entry_points(group=GROUP, name=kind):
             try:
-                found: Connect = point.load()
+                connect: Connect = point.load()
             except Exception as error:
                 raise ConfigError(
                     f"the coordination store {kind!r} cannot be loaded: {type(error).__name__}: {error}",
                     where=point.value,
                     hint="reinstall the package that brings it, or use a connection of type zookeeper",
                 ) from error
-            return found
+            return connect
     return None

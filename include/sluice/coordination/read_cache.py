@@ -69,7 +69,7 @@ class ReadCache(_Passing):
         self._told: list[Callable[[], None]] = []
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Have ``told`` called, by any thread, whenever an answer that was kept is out of date.
+        """Have ``callback`` called, by any thread, whenever an answer that was kept is out of date.
 
         It may be called for nothing.
         """
@@ -155,9 +155,9 @@ class ReadCache(_Passing):
 class FreshReads(_Passing):
     """The session of a :class:`ReadCache`, without what it keeps; what is written here is forgotten there."""
 
-    def __init__(self, kept: ReadCache, znodes: Znodes) -> None:
+    def __init__(self, cache: ReadCache, znodes: Znodes) -> None:
         super().__init__(znodes)
-        self._kept = kept
+        self._kept = cache
 
     def ensure(self, path: str) -> None:
         """Create a node by the session that keeps reads, so that it forgets the node."""

@@ -158,12 +158,12 @@ class RunProgress:
         """Return True if the stage's task waits to take it over."""
         return self._z.get(self._at.stage_wish(claim, stage)) is not None
 
-    def forget(self, kept: Collection[str]) -> None:
+    def forget(self, live_claims: Collection[str]) -> None:
         """Delete the progress nodes of runs without a live claim.
 
-        ``kept``: node names of the live claims.
+        ``live_claims``: node names of the live claims.
         """
-        runs = {self._at.run_of_claim(name) for name in kept}
+        runs = {self._at.run_of_claim(name) for name in live_claims}
         for folder in (f"{self._at.runs}/{name}" for name in self._z.children(self._at.runs) if name not in runs):
             for name in self._z.children(folder):
                 committed(self._z, Remove(f"{folder}/{name}"))

@@ -179,13 +179,13 @@ class PipelineState:
         self._bundles = Bundles(commit_every or {}, self.batches, self.acks)
         self.audit = Audit(znodes, layout)
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """Have ``told`` called when something that was read here has changed.
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when something that was read here has changed.
 
         Only with ``caches_reads``: what is not kept has no watch.
         """
         assert isinstance(self._known, ReadCache)
-        self._known.on_change(told)
+        self._known.on_change(callback)
 
     def notify(self, changed: Callable[..., None]) -> None:
         """Have ``changed`` called when something changes next by which a pipeline that waits may have work, see
@@ -422,7 +422,7 @@ class PipelineState:
         for folder in (self.layout.batches, self.layout.claims, self.layout.cursor.rpartition("/")[0]):
             self._z.ensure(folder)
         self.batches.forget_all()
-        kept, written = self._identity.renewed(identity)
+        new_identity, written = self._identity.renewed(identity)
         now, cursor = self._z.get(self.layout.cursor), Cursor(position, BatchNumber(next_batch)).jumped()
         steps: list[Step] = [
             self._cursor.created(cursor)
@@ -432,7 +432,7 @@ class PipelineState:
         ]
         for target, (batch, at) in acknowledged.items():
             held_number = BatchNumber(batch)
-            steps.append(self.acks.begun(target, Acknowledgement(held_number, at, held_number, identity=kept)))
+            steps.append(self.acks.begun(target, Acknowledgement(held_number, at, held_number, identity=new_identity)))
         self.batches.remember(batches)
         self._transact(lease, "rebuilding the state", [*steps, *also])
 
@@ -465,21 +465,21 @@ class PipelineState:
 
     def undelivered(self) -> list[int]:
         """Return the numbers of the batches that some target has not acknowledged, ascending."""
-        done = self.delivered()
-        return [n for n in self.batches.numbers() if n > done]
+        last_delivered = self.delivered()
+        return [n for n in self.batches.numbers() if n > last_delivered]
 
     def lacking(self) -> list[int]:
         """Return the numbers of the batches that some target lacks, ascending; quarantined targets don't count."""
-        done = self.delivered(self.quarantine.active_targets())
-        return [n for n in self.batches.numbers() if n > done]
+        last_delivered = self.delivered(self.quarantine.active_targets())
+        return [n for n in self.batches.numbers() if n > last_delivered]
 
     def in_window(self) -> list[int]:
         """Return :meth:`lacking` without the batches that wait on purpose.
 
         A target that gets batches together does not hold up the others, nor the capture.
         """
-        done = self.passed()
-        return [n for n in self.batches.numbers() if n > done]
+        last_passed = self.passed()
+        return [n for n in self.batches.numbers() if n > last_passed]
 
     def passed(self) -> int:
         """Return the last batch that every target has, or waits for on purpose; 0 if none.
@@ -487,9 +487,9 @@ class PipelineState:
         Quarantined targets don't count.
         """
         going = self.quarantine.active_targets()
-        waiting = {target: one for target, one in self._bundles.waiting(going).items() if not one.overdue}
-        acknowledged = [found.batch for target in going if target not in waiting and (found := self.acks.get(target))]
-        return min([*acknowledged, *(one.last for one in waiting.values())], default=0)
+        waiting = {target: bundle for target, bundle in self._bundles.waiting(going).items() if not bundle.overdue}
+        acknowledged = [ack.batch for target in going if target not in waiting and (ack := self.acks.get(target))]
+        return min([*acknowledged, *(bundle.last for bundle in waiting.values())], default=0)
 
     def waiting(self) -> dict[str, WaitingBatches]:
         """Return what targets get later, together, without quarantined ones.
@@ -500,14 +500,14 @@ class PipelineState:
 
     def due(self) -> list[int]:
         """Return the first batches of :meth:`waiting` whose time has come, ascending."""
-        return sorted({one.first for one in self.waiting().values() if one.is_due})
+        return sorted({bundle.first for bundle in self.waiting().values() if bundle.is_due})
 
     def forget(self, keep: int = KEPT_BATCHES) -> list[int]:
         """Drop batch nodes far below what every target has acknowledged. Returns their numbers."""
-        gone = self.batches.forget(self.delivered() - keep)
-        if gone:
+        numbers = self.batches.forget(self.delivered() - keep)
+        if numbers:
             self.runs.forget(self.batches.claims())
-        return gone
+        return numbers
 
     def forget_batches(self) -> None:
         """Drop every batch node: of a state whose captured position is gone. Their files stay in the store."""
@@ -596,8 +596,12 @@ class PipelineState:
 
     def failures(self) -> list[StageFailure]:
         """Return what the pipeline fails at now: no part that has gone on since, and none of a quarantined target."""
-        held = self.quarantine.all()
-        return [one for one in self._failures.all() if one.target not in held and self._progress(one.part) == one.at]
+        quarantined = self.quarantine.all()
+        return [
+            failure
+            for failure in self._failures.all()
+            if failure.target not in quarantined and self._progress(failure.part) == failure.at
+        ]
 
     def error_counts(self) -> dict[tuple[str, str], int]:
         """Return how often each part failed since the pipeline began, by (part, who has to act)."""
@@ -612,4 +616,4 @@ class PipelineState:
         if part == "drain":
             return f"{cursor.position} before batch {cursor.next_batch}" if cursor is not None else ""
         waiting = (self.batches.get(number) for number in self.undelivered())
-        return next((f"batch {one.number}" for one in waiting if one is not None and not one.changeset), "")
+        return next((f"batch {batch.number}" for batch in waiting if batch is not None and not batch.changeset), "")

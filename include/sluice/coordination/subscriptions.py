@@ -88,7 +88,11 @@ class Subscriptions:
 
     def all(self) -> list[Subscription]:
         """Return all subscriptions, by name."""
-        return [found for found in map(self.get, self._z.children(self._at.subscriptions)) if found is not None]
+        return [
+            subscription
+            for subscription in map(self.get, self._z.children(self._at.subscriptions))
+            if subscription is not None
+        ]
 
     def usable(self, name: str, reader: str, *, expired: bool = False) -> Subscription | None:
         """Return a subscription (:meth:`get`) for a reader that wants to continue it.
@@ -132,7 +136,7 @@ class Subscriptions:
         self,
         name: str,
         reader: str,
-        seen: Subscription | None,
+        previous: Subscription | None,
         acknowledged: int,
         now_ms: int,
         *,
@@ -141,53 +145,59 @@ class Subscriptions:
     ) -> Subscription | None:
         """Give the subscription to a client, with its cursor at batch ``acknowledged``.
 
-        None: it changed since ``seen``.
+        None: it changed since ``previous``.
 
         ``from_snapshot``: what it is given first is the snapshot as of the batch after that.
 
         Raises:
             ConfigError: the pipeline has too many.
         """
-        if seen is None and len(self._z.children(self._at.subscriptions)) >= MOST:
+        if previous is None and len(self._z.children(self._at.subscriptions)) >= MOST:
             raise ConfigError(
                 f"{self._at.pipeline} has {MOST} subscriptions, which is the limit",
                 hint=f"`sluice subscriptions list {self._at.pipeline}` shows them, `sluice subscriptions delete` "
                 "removes one",
             )
         path = self._at.subscription(name)
-        made_ms, session, version = (seen.made_ms, seen.session + 1, seen.version) if seen else (now_ms, 1, -1)
+        made_ms, session, version = (
+            (previous.made_ms, previous.session + 1, previous.version) if previous else (now_ms, 1, -1)
+        )
         begun = Subscription(
             name, reader, acknowledged, session, made_ms, now_ms,
             identity=self._identity.read(), from_snapshot=from_snapshot, client=client,
         )  # fmt: skip
-        if seen is not None and seen.batch == acknowledged:
-            begun = replace(begun, acknowledged_ms=seen.acknowledged_ms)
-        if seen is None:
+        if previous is not None and previous.batch == acknowledged:
+            begun = replace(begun, acknowledged_ms=previous.acknowledged_ms)
+        if previous is None:
             self._z.ensure(self._at.subscriptions)
-        step: Step = Put(path, begun.encoded(), version) if seen else Create(path, begun.encoded())
+        step: Step = Put(path, begun.encoded(), version) if previous else Create(path, begun.encoded())
         return replace(begun, version=version + 1) if committed(self._z, step) else None
 
-    def acknowledge(self, held: Subscription, batch: int, now_ms: int) -> Subscription:
+    def acknowledge(self, subscription: Subscription, batch: int, now_ms: int) -> Subscription:
         """Acknowledge everything up to ``batch``; the cursor never moves back.
 
-        ``held``: as the client's session had it last.
+        ``subscription``: as the client's session had it last.
 
         Raises:
             Fenced: a newer client has it, or it was deleted. SubscriptionOver: it expired.
         """
         while True:
-            now = self.require(held)
+            now = self.require(subscription)
             if batch <= now.batch:
                 return now
             moved = replace(now, batch=batch, acknowledged_ms=now_ms, from_snapshot=False)
-            if committed(self._z, Put(self._at.subscription(held.name), moved.encoded(), now.version)):
+            if committed(self._z, Put(self._at.subscription(subscription.name), moved.encoded(), now.version)):
                 return replace(moved, version=now.version + 1)
 
-    def require(self, held: Subscription, changed: Callable[..., None] | None = None) -> Subscription:
-        """Return its present state, if the session of ``held`` still has it. Raises as :meth:`acknowledge`."""
-        now = self.get(held.name, changed)
-        if now is None or (now.made_ms, now.session, now.reader) != (held.made_ms, held.session, held.reader):
-            raise fenced(self._at.pipeline, held.name, now)
+    def require(self, subscription: Subscription, changed: Callable[..., None] | None = None) -> Subscription:
+        """Return its present state, if the session of ``subscription`` still has it. Raises as :meth:`acknowledge`."""
+        now = self.get(subscription.name, changed)
+        if now is None or (now.made_ms, now.session, now.reader) != (
+            subscription.made_ms,
+            subscription.session,
+            subscription.reader,
+        ):
+            raise fenced(self._at.pipeline, subscription.name, now)
         self._require_going(now)
         return now
 

@@ -29,10 +29,10 @@ class TargetRecord:
         return CHECKPOINT.encode(data)
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> TargetRecord:
+    def from_json(cls, fields: dict[str, Any]) -> TargetRecord:
         """Read a checkpoint from its node."""
-        position = Offset.from_json(found["position"]) if found["position"] else None
-        return cls(int(found["epoch"]), int(found["batch"]), position, str(found.get("identity", "")))
+        position = Offset.from_json(fields["position"]) if fields["position"] else None
+        return cls(int(fields["epoch"]), int(fields["batch"]), position, str(fields.get("identity", "")))
 
 
 class TargetRecords:

@@ -101,17 +101,17 @@ class WatchedReads:
         with self._lock:
             place = self._places.setdefault(key, _Place())
             place.waiting += 1
-            asked = time.monotonic()
+            called_at = time.monotonic()
         try:
-            return self._session(place, endpoint, session_timeout_s, asked)
+            return self._session(place, endpoint, session_timeout_s, called_at)
         finally:
             with self._lock:
                 place.waiting -= 1
 
-    def _session(self, place: _Place, endpoint: Endpoint, session_timeout_s: float, asked: float) -> WatchedSession:
+    def _session(self, place: _Place, endpoint: Endpoint, session_timeout_s: float, called_at: float) -> WatchedSession:
         with place.lock:
             if place.session is None or not place.session.usable:
-                if place.error is not None and place.failed_at >= asked:  # it failed while this caller waited
+                if place.error is not None and place.failed_at >= called_at:  # it failed while this caller waited
                     raise place.error
                 place.session = None  # an old one closes by itself, after those who use it
                 try:

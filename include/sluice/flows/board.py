@@ -270,7 +270,7 @@ class Board:
         *,
         worker: Worker = Worker.TASK,
         leaves: Callable[[], str] = lambda: "",
-        on_done: Callable[[Done], None] = lambda done: None,
+        on_done: Callable[[Done], None] = lambda outcome: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.view = view
@@ -388,33 +388,33 @@ class Board:
         """Return in how many seconds the stage is expected to have done a batch; 0 if that is not known."""
         if self.progress.batch >= batch:
             return 0.0
-        taken, at = self._begun
-        return self.took_s - (now - at if taken == batch else 0.0)
+        begun_batch, at = self._begun
+        return self.took_s - (now - at if begun_batch == batch else 0.0)
 
     # -- what the loop says --------------------------------------------------------------------------------------------
 
-    def done(self, done: Done) -> None:
+    def done(self, outcome: Done) -> None:
         """Record that a batch has passed the stage.
 
         Only what stands nowhere else is written for each batch; sums every few seconds.
         """
         before, kind = self.progress, self.stage.kind
-        since = 0 if not done.later else before.since if before.later == done.later else done.batch
+        since = 0 if not outcome.later else before.since if before.later == outcome.later else outcome.batch
         stands_in = self._worker is Worker.DRAIN and kind is not StageKind.CAPTURE
         if kind is StageKind.CAPTURE:
-            self.view.captured.append(done.batch)
-        if not done.already or done.batch > before.batch:  # another process did it, and counted it
-            self.sums.add(done, KEPT)
-        if not done.already and not done.later:
-            self.took_s = done.seconds
+            self.view.captured.append(outcome.batch)
+        if not outcome.already or outcome.batch > before.batch:  # another process did it, and counted it
+            self.sums.add(outcome, KEPT)
+        if not outcome.already and not outcome.later:
+            self.took_s = outcome.seconds
         self.progress = replace(
-            before, batch=done.batch, later=done.later, since=since, in_drain=before.in_drain + stands_in
+            before, batch=outcome.batch, later=outcome.later, since=since, in_drain=before.in_drain + stands_in
         )
         is_due = time.monotonic() - self._written_s >= SAY_EVERY_S
         if is_due or not self.stage.type.is_in_nodes:
             self._write(sums=is_due)
         self.view.wake()
-        self._on_done(done)
+        self._on_done(outcome)
 
     def failed(self, error: BaseException) -> None:
         """Record that the stage ends with an error.

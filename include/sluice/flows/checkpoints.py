@@ -120,10 +120,10 @@ class CheckpointCheck:
         """Take the target over and return the batch it holds. Raises CheckpointError, Fenced; OutOfOrder if another
         server of its group is written by now.
         """
-        written, mine = self.runtime.target_member(self.state, self.target), self.loader.config.connection
-        if self.runtime.pipeline.target(self.target).connections and written != mine:
+        written, own_connection = self.runtime.target_member(self.state, self.target), self.loader.config.connection
+        if self.runtime.pipeline.target(self.target).connections and written != own_connection:
             raise OutOfOrder(
-                f"target {self.target} was switched from {mine} to {written} meanwhile",
+                f"target {self.target} was switched from {own_connection} to {written} meanwhile",
                 where=f"pipeline {self.runtime.name}",
                 hint="the next attempt writes there",
             )
@@ -199,8 +199,8 @@ class CheckpointCheck:
                 ends = record.last if record else None
             if ends is None or not ends.is_at(checkpoint.position):
                 keeper = self.runtime.keeper
-                known = f"{keeper}'s ends at {ends}" if ends is not None else f"{keeper} does not know that batch"
-                why = f"batch {checkpoint.batch} of the target ends at {checkpoint.position}, and {known}"
+                stored_end = f"{keeper}'s ends at {ends}" if ends is not None else f"{keeper} does not know that batch"
+                why = f"batch {checkpoint.batch} of the target ends at {checkpoint.position}, and {stored_end}"
                 return self._error("position", why, checkpoint)
         highest = state.consumer_epoch(self.target)
         if checkpoint.epoch > highest:
@@ -261,9 +261,9 @@ class CheckpointCheck:
         """Describe for an error message what the target and ZooKeeper have stored, and where."""
         state, process = self.state, self.process
         cursor = state.cursor()
-        theirs = "no row"
+        target_side = "no row"
         if checkpoint is not None:
-            theirs = (
+            target_side = (
                 f"batch {checkpoint.batch}, epoch {checkpoint.epoch}, identity {checkpoint.identity or 'none'}, "
                 f"position {checkpoint.position or 'none'}"
             )
@@ -272,7 +272,7 @@ class CheckpointCheck:
             f"next batch {cursor.next_batch}, captured to {cursor.position}" if cursor else "no captured position"
         )
         return (
-            f"target {self.target}, {self.checkpoints.place}, pipeline {self.runtime.name}: {theirs}; "
+            f"target {self.target}, {self.checkpoints.place}, pipeline {self.runtime.name}: {target_side}; "
             f"{self.runtime.keeper}, {state.home}: {acked}, {following}, epoch {state.consumer_epoch(self.target)}, "
             f"identity {state.identity() or 'none'}"
         )

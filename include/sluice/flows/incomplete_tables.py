@@ -103,10 +103,10 @@ def note_absent(
     for plan in plans:
         own_findings = [finding for finding in findings if finding.absent and finding.table == plan.target]
         if own_findings and copies.get(plan.source, 1):
-            whole = any(not finding.column for finding in own_findings)
+            lacks_table = any(not finding.column for finding in own_findings)
             missing.append((
                 plan.source,
-                () if whole else tuple(dict.fromkeys(finding.column for finding in own_findings)),
+                () if lacks_table else tuple(dict.fromkeys(finding.column for finding in own_findings)),
             ))
     if missing:
         state.incomplete.add(target, missing, since_ms=copies)
@@ -116,7 +116,7 @@ def _copies_ahead(state: PipelineState, target: str, batch: int) -> dict[TableId
     """Return the tables of which a dump copies every row in batches after ``batch``: when it began; 0: it has read
     them all.
     """
-    found: dict[TableId, int] = {}
+    copies: dict[TableId, int] = {}
     for dump in state.dumps.under_way_since(int((time.time() - _LOOK_BACK_S) * 1000)):
         if dump.state is DumpState.CANCELLED or (dump.targets and target not in dump.targets):
             continue
@@ -124,8 +124,8 @@ def _copies_ahead(state: PipelineState, target: str, batch: int) -> dict[TableId
             placed = state.dumps.placed(dump.id, ordinal)
             is_read = dump.state is DumpState.DONE
             if request.is_whole and placed.undelivered(batch) == placed.rows and (placed.rows or not is_read):
-                found[request.table] = 0 if is_read else dump.created_ms
-    return found
+                copies[request.table] = 0 if is_read else dump.created_ms
+    return copies
 
 
 def note_filled(state: PipelineState, targets: Sequence[str], tables: Sequence[TableId]) -> None:
@@ -156,34 +156,34 @@ def way_back(pipeline: str, target: str, findings: Sequence[TableFinding], plans
     return f"{text}. By hand: {' '.join(statements)}" if statements else text
 
 
-def sentence(pipeline: str, one: IncompleteTable) -> str:
+def sentence(pipeline: str, table: IncompleteTable) -> str:
     """Return the warning: what may be missing, and which command ends it."""
-    if one.why:
+    if table.why:
         return (
-            f"table {one.source} at target {one.target} may lack rows: {one.why}: "
-            f"`{copy_command(pipeline, one)}` copies it"
+            f"table {table.source} at target {table.target} may lack rows: {table.why}: "
+            f"`{copy_command(pipeline, table)}` copies it"
         )
-    what = f"columns {', '.join(one.columns)} of it were" if one.columns else "the table was"
-    lacks = "values" if one.columns else "rows"
+    what = f"columns {', '.join(table.columns)} of it were" if table.columns else "the table was"
+    lacks = "values" if table.columns else "rows"
     return (
-        f"table {one.source} at target {one.target} may lack {lacks} from before {what} made there by hand: "
-        f"`{copy_command(pipeline, one)}` copies it, `sluice verify {pipeline} --table {one.source} --target "
-        f"{one.target}` finds whether it does"
+        f"table {table.source} at target {table.target} may lack {lacks} from before {what} made there by hand: "
+        f"`{copy_command(pipeline, table)}` copies it, `sluice verify {pipeline} --table {table.source} --target "
+        f"{table.target}` finds whether it does"
     )
 
 
-def copy_command(pipeline: str, one: IncompleteTable) -> str:
+def copy_command(pipeline: str, table: IncompleteTable) -> str:
     """Return the command that copies the table."""
-    return f"sluice dump start {pipeline} --table {one.source} --target {one.target}"
+    return f"sluice dump start {pipeline} --table {table.source} --target {table.target}"
 
 
 def copied(state: PipelineState, dump: Dump) -> None:
     """Mark the tables that a finished dump copied whole as complete, if the dump began after they were noted."""
     tables = {request.table for request in dump.tables if request.is_whole}
     state.incomplete.complete(
-        lambda one: (
-            one.source in tables
-            and one.since_ms <= dump.created_ms
-            and (not dump.targets or one.target in dump.targets)
+        lambda table: (
+            table.source in tables
+            and table.since_ms <= dump.created_ms
+            and (not dump.targets or table.target in dump.targets)
         )
     )

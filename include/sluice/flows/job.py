@@ -233,7 +233,7 @@ class _Substitutes:
         self,
         view: RunView,
         do: Callable[[Stage, int], Done],
-        on_done: Callable[[Stage, Done], None] = lambda stage, done: None,
+        on_done: Callable[[Stage, Done], None] = lambda stage, outcome: None,
     ) -> None:
         self._view = view
         self._do = do
@@ -248,7 +248,7 @@ class _Substitutes:
                 stage,
                 worker=Worker.DRAIN,
                 leaves=lambda: self._leaves(stage),
-                on_done=lambda done: on_done(stage, done),
+                on_done=lambda outcome: on_done(stage, outcome),
             )
 
         self._boards = {
@@ -401,7 +401,7 @@ def run_capture(
     *,
     claim: str,
     idle_wait_s: float,
-    on_done: Callable[[Done], None] = lambda done: None,
+    on_done: Callable[[Done], None] = lambda outcome: None,
     stop: Callable[[], str] = lambda: "",
     gone: Callable[[], Sequence[str]] = tuple,
 ) -> StageOutcome:
@@ -422,9 +422,9 @@ def run_capture(
     """
     captured = list[Done]()
 
-    def add(done: Done) -> None:
-        captured.append(done)
-        on_done(done)
+    def add(outcome: Done) -> None:
+        captured.append(outcome)
+        on_done(outcome)
 
     with runtime.state(caches_reads=True) as state, KeptSource() as source:
         state.waiting_tasks.begins()
@@ -485,10 +485,10 @@ class _Deliveries:
         assert outcome.batch is not None
         self._captured[outcome.batch], self._under_way[outcome.batch] = outcome, {}
 
-    def add(self, stage: Stage, done: Done) -> None:
+    def add(self, stage: Stage, outcome: Done) -> None:
         """Add the outcome of a stage."""
         with self._lock:
-            self._under_way[done.batch][stage.name] = done
+            self._under_way[outcome.batch][stage.name] = outcome
             while (oldest := min(self._under_way, default=None)) is not None and self._has_passed(oldest):
                 delivered = self._delivered(self._captured.pop(oldest), self._under_way.pop(oldest))
                 self.batches.append(delivered)
@@ -501,16 +501,18 @@ class _Deliveries:
     def _has_passed(self, batch: int) -> bool:
         return self._under_way[batch].keys() >= self._view.stages.keys()
 
-    def _delivered(self, outcome: DrainOutcome, done: Mapping[str, Done]) -> DeliveredBatch:
+    def _delivered(self, outcome: DrainOutcome, outcomes: Mapping[str, Done]) -> DeliveredBatch:
         stages = self._view.stages.values()
-        loads = {stage.subject: done[stage.name] for stage in stages if stage.kind is StageKind.LOAD}
-        acks_s = {stage.subject: done[stage.name].seconds for stage in stages if stage.kind is StageKind.ACKNOWLEDGE}
+        loads = {stage.subject: outcomes[stage.name] for stage in stages if stage.kind is StageKind.LOAD}
+        acks_s = {
+            stage.subject: outcomes[stage.name].seconds for stage in stages if stage.kind is StageKind.ACKNOWLEDGE
+        }
         return DeliveredBatch(
             batch=int(outcome.batch or 0),
             changes=outcome.changes,
             closed_by=outcome.closed_by,
-            drained_s=done[StageKind.CAPTURE].seconds,
-            merged_s=sum(done[stage.name].seconds for stage in stages if stage.transforms),
+            drained_s=outcomes[StageKind.CAPTURE].seconds,
+            merged_s=sum(outcomes[stage.name].seconds for stage in stages if stage.transforms),
             loaded=tuple((name, None if load.later else load.seconds + acks_s[name]) for name, load in loads.items()),
             rows=sum(load.rows for load in loads.values()),
             waits=frozenset(name for name, load in loads.items() if load.later == WAITS),
@@ -560,7 +562,7 @@ def run_microbatches(
         try:
             _require_first_turn(runtime, state, first)
             stage = view.stages[StageKind.CAPTURE]
-            board = Board(view, stage, worker=Worker.DRAIN, on_done=lambda done: deliveries.add(stage, done))
+            board = Board(view, stage, worker=Worker.DRAIN, on_done=lambda outcome: deliveries.add(stage, outcome))
             with _Substitutes(view, _do_unless_slow(view), deliveries.add) as others:
                 capture = _Capture(
                     board=board,
@@ -649,11 +651,11 @@ def _do_unless_slow(view: RunView) -> Callable[[Stage, int], Done]:
 
     def rules_s(batch: int) -> float:
         """Return how long the rules took on a batch; only what another process did is read from the store."""
-        newest = (done for name in transforms for done in list(view.boards[name].sums.newest))
-        here = [done for done in newest if done.batch == batch and not done.already]
+        newest = (outcome for name in transforms for outcome in list(view.boards[name].sums.newest))
+        here = [outcome for outcome in newest if outcome.batch == batch and not outcome.already]
         if len(here) < len(transforms):
             return seconds_of_rules(runtime, batch) or 0.0
-        return sum(rule.seconds for done in here for rule in done.rules)
+        return sum(rule.seconds for outcome in here for rule in outcome.rules)
 
     def carry(stage: Stage, batch: int) -> Done:
         ends_rules = stage.name == transforms[-1] and runtime.rules_path is not None  # the batch before has passed it
@@ -753,7 +755,7 @@ def run_stage(
     name: str,
     *,
     claim: str,
-    on_done: Callable[[Done], None] = lambda done: None,
+    on_done: Callable[[Done], None] = lambda outcome: None,
     marked: Collection[str] = (),
 ) -> StageOutcome:
     """Run a stage for every batch of the run of ``claim``, from the first one that has not passed it, until the run has
@@ -771,9 +773,9 @@ def run_stage(
     """
     outcomes: list[Done] = []
 
-    def add(done: Done) -> None:
-        outcomes.append(done)
-        on_done(done)
+    def add(outcome: Done) -> None:
+        outcomes.append(outcome)
+        on_done(outcome)
 
     def do_or_load(stage: Stage, batch: int) -> Done:
         try:

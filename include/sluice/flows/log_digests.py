@@ -90,19 +90,19 @@ def redefined(manifest: SegmentManifest) -> tuple[dict[str, str], str]:
     """Return the tables that statements of a batch define anew, with the reason; and why it may be any table, ""
     otherwise.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     every = ""
     for ddl in manifest.ddl:
         named = {ddl.table} if ddl.table else set()
         for change in ddl.changes:
             named |= {".".join(place) for place in (change["table"], change["renamed_to"]) if place}
-        found |= dict.fromkeys(named, "the definition of the table changed")
+        reasons |= dict.fromkeys(named, "the definition of the table changed")
         if not named:
             every = "a statement changed definitions, and does not say of which tables"
-    return found, every
+    return reasons, every
 
 
-def batch_digests(manifest: SegmentManifest | None, record: Batch, given: BatchInput, *, empty: bool) -> BatchDigests:
+def batch_digests(manifest: SegmentManifest | None, record: Batch, batch: BatchInput, *, empty: bool) -> BatchDigests:
     """Return what a batch does to the kept digests of a target.
 
     ``manifest``: of its segments; None: it is no longer stored. ``empty``: the target gets nothing of it.
@@ -111,11 +111,11 @@ def batch_digests(manifest: SegmentManifest | None, record: Batch, given: BatchI
     if record.dropped:
         lost = "the batch was dropped"
     if lost or manifest is None:
-        return BatchDigests(given.number, given.held, all_unknown=lost, source_unknown=lost)
+        return BatchDigests(batch.number, batch.held, all_unknown=lost, source_unknown=lost)
     if record.snapshot:
-        return BatchDigests(given.number, given.held, all_unknown="the target started from the snapshot")
+        return BatchDigests(batch.number, batch.held, all_unknown="the target started from the snapshot")
     if manifest.digests is None:
-        return BatchDigests(given.number, given.held, all_unknown=_NOT_COMPUTED, source_unknown=_NOT_COMPUTED)
+        return BatchDigests(batch.number, batch.held, all_unknown=_NOT_COMPUTED, source_unknown=_NOT_COMPUTED)
     deltas, (unknown, every) = deltas_of(manifest), redefined(manifest)
     deltas |= {table: LogDelta(gap=why) for table, why in unknown.items()}
     dumped = [
@@ -124,6 +124,6 @@ def batch_digests(manifest: SegmentManifest | None, record: Batch, given: BatchI
     ]
     unknown |= {str(table): "a dump wrote rows of the table" for table in dumped}
     own_digests = BatchDigests(
-        given.number, given.held, deltas, all_unknown=every, source_unknown=every, stretch=manifest.stretch
+        batch.number, batch.held, deltas, all_unknown=every, source_unknown=every, stretch=manifest.stretch
     )
-    return own_digests if empty else replace(own_digests, reader=given.reader, tables=given.tables, unknown=unknown)
+    return own_digests if empty else replace(own_digests, reader=batch.reader, tables=batch.tables, unknown=unknown)

@@ -138,7 +138,7 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
     if not named:
         return
     seen_name = state.mapped_names.read()
-    if all(one.stored in seen_name for one in named):
+    if all(name.stored in seen_name for name in named):
         return
     selection = Selection.compile(runtime.pipeline.capture)
     with runtime.source.open() as source:
@@ -159,7 +159,7 @@ def require_known_names(runtime: Runtime, state: PipelineState, manifest: Segmen
                 hint=f"correct the pipeline file; {wrong.fix}. The batch is kept, and nothing of it went over",
             )
     looked_up = tables_by_line(lines, tables)
-    state.mapped_names.add(one.stored for one in named if one.number in looked_up)
+    state.mapped_names.add(name.stored for name in named if name.number in looked_up)
 
 
 def _join(tables: dict[TableId, KnownTable], table: TableId, columns: Iterable[str]) -> None:

@@ -54,17 +54,17 @@ def delivered_position(targets: Sequence[TargetConfig], state: PipelineState) ->
     With the last captured batch at every target that is the captured position, which moves on where nothing is
     captured, too.
     """
-    acknowledged = [found for found in (state.acks.get(target.name) for target in targets) if found is not None]
+    acknowledged = [ack for ack in (state.acks.get(target.name) for target in targets) if ack is not None]
     if len(acknowledged) < len(targets):
         return None  # a target that joins starts at the captured position
-    done = min(found.batch for found in acknowledged)
+    delivered = min(ack.batch for ack in acknowledged)
     cursor = state.cursor()
-    if cursor is not None and done >= cursor.next_batch - 1:
+    if cursor is not None and delivered >= cursor.next_batch - 1:
         return cursor.position
-    positions = [found.position for found in acknowledged]
+    positions = [ack.position for ack in acknowledged]
     if cursor is not None:  # a seek may move it before the acknowledged position
         positions.append(cursor.position)
-    waiting = map(state.batches.get, (number for number in state.batches.numbers() if number > done))
+    waiting = map(state.batches.get, (number for number in state.batches.numbers() if number > delivered))
     positions += [batch.first for batch in waiting if batch and not batch.dropped]
     if len({position.log_epoch for position in positions}) != 1:
         return None  # after a seek to another log the old one is gone anyway

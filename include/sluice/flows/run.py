@@ -105,7 +105,7 @@ def _run_forever(runtime: Runtime) -> Iterator[Step]:
 
 def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[Step]:
     target_position = head_of(runtime) if until_head else None
-    done = 0
+    batch_count = 0
     looked = False  # the source is checked once, even if nothing is new: a misconfigured source must show
     standing_by = False
     ends = until_head or batches is not None
@@ -118,7 +118,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
         KeptSource() as source,
         HeldTargetRetry(runtime, aside=not ends) as again,
     ):
-        while batches is None or done < batches:
+        while batches is None or batch_count < batches:
             target_position = _head_now(runtime, state, target_position)
             try:
                 state.election.become_leader(me)
@@ -149,7 +149,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                 looked = True
                 idle_wait_s = 0.5 if until_head else IDLE_WAIT_S
                 started = time.monotonic()
-                done += yield from _one_batch(
+                batch_count += yield from _one_batch(
                     runtime, state, source, waiting, idle_wait_s, None if dumping else target_position
                 )
                 if time.monotonic() - started > KEPT_FOR_S:

@@ -57,22 +57,22 @@ class StageSums:
     newest: list[Done] = field(default_factory=list)
 
     @classmethod
-    def of(cls, done: Iterable[Done]) -> StageSums:
+    def of(cls, outcomes: Iterable[Done]) -> StageSums:
         """Add up these batches."""
         sums = cls()
-        for one in done:
-            sums.add(one)
+        for outcome in outcomes:
+            sums.add(outcome)
         return sums
 
-    def add(self, done: Done, most: int | None = None) -> None:
+    def add(self, outcome: Done, most: int | None = None) -> None:
         """Add a further batch. ``most``: batches whose figures are kept; None: of all."""
-        self.first = self.first or done.batch
+        self.first = self.first or outcome.batch
         self.batches += 1
-        self.rows += done.rows
-        self.errors += done.errors
-        self.seconds += done.seconds
-        self._add_rules(done.rules)
-        self.newest.append(done)
+        self.rows += outcome.rows
+        self.errors += outcome.errors
+        self.seconds += outcome.seconds
+        self._add_rules(outcome.rules)
+        self.newest.append(outcome)
         if most is not None:
             del self.newest[:-most]
 
@@ -130,8 +130,8 @@ class StageSums:
             data["errors"],
             data["seconds"],
             data["first"],
-            {one["name"]: RuleTotal.model_validate(one) for one in data["rules"]},
-            [Done(*one) for one in data["newest"]],
+            {total["name"]: RuleTotal.model_validate(total) for total in data["rules"]},
+            [Done(*figures) for figures in data["newest"]],
         )
 
     def table(self, rows: str = "rows") -> str:
@@ -139,8 +139,8 @@ class StageSums:
         lines = [["batch", rows, "errors", "seconds", ""]]
         lines += [[str(o.batch), str(o.rows), str(o.errors), f"{o.seconds:.2f}", o.later] for o in self.newest]
         parts = [aligned(lines)]
-        if left := self.batches - len(self.newest):
-            parts.append(f"and {left} before them: the log of drain has them")
+        if earlier := self.batches - len(self.newest):
+            parts.append(f"and {earlier} before them: the log of drain has them")
         if self.rules:
             parts.append(rules_table(tuple(self.rules.values())))
         return "\n".join(parts)

@@ -66,11 +66,11 @@ def do(runtime: Runtime, stage: Stage, batch: int) -> Done:
         What the stage's own function raises; the batch stays where it was.
     """
     began = time.monotonic()
-    done = WORK[stage.kind](runtime, stage, batch)
+    outcome = WORK[stage.kind](runtime, stage, batch)
     seconds = time.monotonic() - began
-    if not done.already and not done.later:
-        stage_notes.passed(runtime, stage.name, rows=done.rows, seconds=seconds)
-    return replace(done, seconds=seconds)
+    if not outcome.already and not outcome.later:
+        stage_notes.passed(runtime, stage.name, rows=outcome.rows, seconds=seconds)
+    return replace(outcome, seconds=seconds)
 
 
 __all__ = ["QUARANTINED", "WAITS", "WORK", "do"]

@@ -42,13 +42,13 @@ def share_of_run() -> float:
     return random.uniform(SHORTEST, 1.0)  # noqa: S311 - no secret
 
 
-def limit_of_run(limits: RunConfig, made: int, seconds: float, share: float) -> str:
+def limit_of_run(limits: RunConfig, batches: int, seconds: float, share: float) -> str:
     """Return the limit of the pipeline file at which a run makes no further batch, "" if it may make one.
 
     Args:
-        made: batches that it has made. seconds: since it began. share: of ``run.max_time``, see :func:`share_of_run`.
+        batches: how many it has made. seconds: since it began. share: of ``run.max_time``, see :func:`share_of_run`.
     """
-    if made >= limits.max_batches:
+    if batches >= limits.max_batches:
         return "run.max_batches"
     return "run.max_time" if seconds >= limits.max_time.total_seconds() * share else ""
 

@@ -40,7 +40,7 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
     Raises:
         What cannot pass by itself, as a run does.
     """
-    me, quiet_since, failed, told = f"{STANDBY}{name}", time.monotonic(), 0, False
+    me, quiet_since, failed, has_reported = f"{STANDBY}{name}", time.monotonic(), 0, False
     while True:
         runtime = opened()
         runtime.owner = me
@@ -50,8 +50,8 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
                 if _others(state, me):
                     quiet_since = time.monotonic()
                 if time.monotonic() - quiet_since < patience_s:
-                    if not told:
-                        told = True
+                    if not has_reported:
+                        has_reported = True
                         yield Step("standing by")
                         _log.info(
                             "standby_started",
@@ -59,7 +59,7 @@ def stand_by(opened: Callable[[], Runtime], name: str) -> Iterator[Step]:
                             reason="another installation lives, or did just now",
                         )
                 else:
-                    told = False
+                    has_reported = False
                     with closing(cast(Generator[Step, None, None], run(runtime, until_head=True))) as steps:
                         for step in steps:
                             yield step
@@ -142,11 +142,11 @@ class LocalCopy:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         if runtime.pipeline.rules:
-            made, kept_path = self._folder / "rules.new", self._folder / "rules"
-            shutil.rmtree(made, ignore_errors=True)
-            shutil.copytree(runtime.rules_folder, made, ignore=shutil.ignore_patterns("__pycache__"))
+            new_path, kept_path = self._folder / "rules.new", self._folder / "rules"
+            shutil.rmtree(new_path, ignore_errors=True)
+            shutil.copytree(runtime.rules_folder, new_path, ignore=shutil.ignore_patterns("__pycache__"))
             shutil.rmtree(kept_path, ignore_errors=True)
-            made.rename(kept_path)
+            new_path.rename(kept_path)
         text = self._folder / "pipeline.new"
         shutil.copyfile(path, text)
         text.replace(self._folder / "pipeline.yaml")
@@ -155,6 +155,6 @@ class LocalCopy:
 
 def _signature(path: Path, rules: Path | None) -> dict[str, tuple[int, int]]:
     """Return size and modification time of every file."""
-    files = [path, *(one for one in sorted(rules.rglob("*")) if one.is_file())] if rules else [path]
-    found = ((str(file), file.stat()) for file in files if "__pycache__" not in file.parts)
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found}
+    files = [path, *(rule_file for rule_file in sorted(rules.rglob("*")) if rule_file.is_file())] if rules else [path]
+    stats = ((str(file), file.stat()) for file in files if "__pycache__" not in file.parts)
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats}

@@ -164,10 +164,10 @@ class _Spans(StageTrace):
 
 
 def _of_error(error: Exception) -> dict[str, Any]:
-    found: dict[str, Any] = {"error.type": type(error).__name__}
+    attributes: dict[str, Any] = {"error.type": type(error).__name__}
     if isinstance(error, SluiceError):
-        found["sluice.fault"] = str(error.fault)
-    return found
+        attributes["sluice.fault"] = str(error.fault)
+    return attributes
 
 
 def _of_rule(rule: RuleTotal) -> dict[str, Any]:

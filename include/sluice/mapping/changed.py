@@ -46,8 +46,8 @@ def each_changed(changes: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table
 
 
 def _updates(rows: pa.Table) -> Mask:
-    known = pc.and_(pc.equal(rows["_op"], "u"), pc.is_valid(rows["_before"]))
-    return np.array(known.to_numpy(zero_copy_only=False))
+    mask = pc.and_(pc.equal(rows["_op"], "u"), pc.is_valid(rows["_before"]))
+    return np.array(mask.to_numpy(zero_copy_only=False))
 
 
 def _changed(rows: pa.Table, updates: Mask, groups: Sequence[Sequence[str]]) -> Mask:

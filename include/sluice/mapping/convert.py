@@ -70,8 +70,8 @@ def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, t
     if way == 0:
         return field, values
     digits = _DIGITS.search(source_type)
-    made = ("timestamp" if way > 0 else "datetime") + (digits[0] if digits else "")
-    more, known_column_type = {"type": made}, neutral_type(field)
+    new_type = ("timestamp" if way > 0 else "datetime") + (digits[0] if digits else "")
+    more, known_column_type = {"type": new_type}, neutral_type(field)
     if known_column_type is not None:
         more["kind"] = replace(
             known_column_type, kind=ColumnKind.TIMESTAMP if way > 0 else ColumnKind.DATETIME
@@ -98,11 +98,11 @@ def _moved(values: pa.Array, zone: str, kind: pa.DataType) -> pa.Array:
     special = temporal.is_special(values)
     plain = pc.if_else(pa.array(special), pa.scalar(None, values.type), values) if special.any() else values
     if kind.tz:
-        made = pc.assume_timezone(plain, zone, ambiguous="earliest", nonexistent="latest").cast(kind)
+        moved_values = pc.assume_timezone(plain, zone, ambiguous="earliest", nonexistent="latest").cast(kind)
     else:
-        made = pc.local_timestamp(plain.cast(pa.timestamp("us", tz=zone)))
+        moved_values = pc.local_timestamp(plain.cast(pa.timestamp("us", tz=zone)))
     if not special.any():
-        return made
-    numbers = np.where(special, values.view(pa.int64()).fill_null(0), made.view(pa.int64()).fill_null(0))
+        return moved_values
+    numbers = np.where(special, values.view(pa.int64()).fill_null(0), moved_values.view(pa.int64()).fill_null(0))
     empty = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False))
     return pa.array(numbers.astype(np.int64), mask=empty).view(kind)

@@ -187,8 +187,8 @@ class _Result:
             old = member(stored, child.name).take(pa.array(begun, mask=~(is_update & existed)))
             own = every.take(pa.array(begun, mask=~(~is_update & existed)))
             from_row = picked if child.name in self.key else replaces
-            told = replaced if child.name in self.key else read
-            children.append(pc.coalesce(old, own, every.take(pa.array(from_row, mask=~told))))
+            is_known = replaced if child.name in self.key else read
+            children.append(pc.coalesce(old, own, every.take(pa.array(from_row, mask=~is_known))))
         known_mask = existed | replaced
         return pa.StructArray.from_arrays(children, fields=list(stored.type), mask=pa.array(~known_mask))
 

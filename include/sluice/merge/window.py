@@ -22,9 +22,9 @@ def survivors(chunk: pa.Table, changed: Sequence[pa.Table], key: Sequence[str], 
     touched = [table.select(list(key)) for table in changed if table.num_rows]
     if not touched or not chunk.num_rows:
         return np.ones(chunk.num_rows, bool)
-    mine = chunk.select(list(key))
-    plain = pa.schema([pa.field(f.name, f.type) for f in mine.schema])
-    every = pa.concat_tables([table.cast(plain) for table in [mine, *touched]])
+    chunk_keys = chunk.select(list(key))
+    plain = pa.schema([pa.field(f.name, f.type) for f in chunk_keys.schema])
+    every = pa.concat_tables([table.cast(plain) for table in [chunk_keys, *touched]])
     numbers = codes(every, list(key))
     alive: npt.NDArray[np.bool_] = ~np.isin(numbers[: chunk.num_rows], numbers[chunk.num_rows :])
     return alive

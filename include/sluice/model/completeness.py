@@ -88,8 +88,8 @@ def held_position(captured: Offset, next_batch: int, acknowledged: Offset, batch
     return captured if batch >= next_batch - 1 else acknowledged
 
 
-def is_complete(until_us: int, settled: Settled, held: Offset) -> bool:
+def is_complete(until_us: int, settled: Settled, position: Offset) -> bool:
     """Return True if all that was committed before ``until_us`` is held. False for positions of different logs."""
-    if settled.time_us < until_us or settled.at.log_epoch != held.log_epoch:
+    if settled.time_us < until_us or settled.at.log_epoch != position.log_epoch:
         return False
-    return not settled.at.follows(held)
+    return not settled.at.follows(position)

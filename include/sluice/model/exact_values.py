@@ -65,23 +65,23 @@ AS_TYPED: pa.DataType = pa.large_string()
 _WHOLE = Context(prec=76)
 
 
-def exact_values(values: Sequence[Any], made: pa.DataType) -> pa.Array:
-    """Return values as an array of type ``made`` if it holds each exactly, otherwise of a type that does.
+def exact_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as an array of type ``kind`` if it holds each exactly, otherwise of a type that does.
 
     Dates and times are given as the numbers that :mod:`sluice.model.temporal` stores. Raises ValueError for values of
     which no type holds all.
     """
     try:
-        if pa.types.is_temporal(made):
-            return pa.array(values, pa.int32() if made.bit_width == 32 else pa.int64()).view(made)
-        if pa.types.is_float32(made) and not _fit(values, np.float32):
+        if pa.types.is_temporal(kind):
+            return pa.array(values, pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
+        if pa.types.is_float32(kind) and not _fit(values, np.float32):
             return pa.array(values, pa.float64())
-        if not pa.types.is_integer(made) or all(isinstance(value, int) for value in values):  # Arrow cuts fractions off
-            return pa.array(values, made)
+        if not pa.types.is_integer(kind) or all(isinstance(value, int) for value in values):  # Arrow cuts fractions off
+            return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         pass
     if not all(isinstance(value, int | Decimal) for value in values):
-        raise ValueError(f"{made} does not hold {list(values)!r:.100}")
+        raise ValueError(f"{kind} does not hold {list(values)!r:.100}")
     return pa.array([_WHOLE.create_decimal(value) for value in values])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _DIGITS = re.compile(r"\d+")
 
 
-def meant_table(word: str, known: Iterable[str]) -> str:
+def meant_table(word: str, names: Iterable[str]) -> str:
     """Return the known ``schema.table`` that a wrong one was probably meant to be, "" for none.
 
     Tables of one name in schemas that are alike, or alike in one schema, whatever the case. Names that differ in digits
@@ -17,7 +17,7 @@ def meant_table(word: str, known: Iterable[str]) -> str:
     """
     schema, _, table = word.lower().partition(".")
     near: dict[str, str] = {}
-    for name in known:
+    for name in names:
         other_schema, _, other_table = name.lower().partition(".")
         if schema == other_schema and (table == other_table or not _in_series(table, other_table)):
             near[other_table] = name
@@ -29,13 +29,13 @@ def meant_table(word: str, known: Iterable[str]) -> str:
     return ""
 
 
-def _in_series(one: str, other: str) -> bool:
-    return _DIGITS.sub("#", one) == _DIGITS.sub("#", other)
+def _in_series(first: str, second: str) -> bool:
+    return _DIGITS.sub("#", first) == _DIGITS.sub("#", second)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, names: Iterable[str]) -> str:
     """Return the nearest known name, or ""."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, list(names), n=1)
     return close[0] if close else ""
 
 
@@ -44,6 +44,6 @@ def did_you_mean(close: str) -> str:
     return f"; did you mean {close!r}?" if close else ""
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def meant(word: str, names: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the nearest known name, or ""."""
-    return did_you_mean(nearest(word, known))
+    return did_you_mean(nearest(word, names))

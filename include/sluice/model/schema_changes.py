@@ -238,25 +238,34 @@ def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
     """Return True if every value of the old type is the same value of the new one."""
     if (old.charset, old.collation) != (new.charset, new.collation) and not _wider_charset(old.charset, new.charset):
         return False
-    one, other = old.family, new.family
-    if one in _INTEGERS and other in _INTEGERS:
+    old_family, new_family = old.family, new.family
+    if old_family in _INTEGERS and new_family in _INTEGERS:
         if old.unsigned and not new.unsigned:
-            return _INTEGERS[other] > _INTEGERS[one]
-        return (old.unsigned or not new.unsigned) and _INTEGERS[other] >= _INTEGERS[one]
-    if one == other == "decimal":
+            return _INTEGERS[new_family] > _INTEGERS[old_family]
+        return (old.unsigned or not new.unsigned) and _INTEGERS[new_family] >= _INTEGERS[old_family]
+    if old_family == new_family == "decimal":
         (p1, s1), (p2, s2) = old.arguments, new.arguments
         return s2 >= s1 and p2 - s2 >= p1 - s1 and (old.unsigned or not new.unsigned)
-    if {one, other} <= {"float", "double"}:
-        return (one == other or other == "double") and not new.arguments and (old.unsigned or not new.unsigned)
-    if one in {"enum", "set"} and one == other:
+    if {old_family, new_family} <= {"float", "double"}:
+        return (
+            (old_family == new_family or new_family == "double")
+            and not new.arguments
+            and (old.unsigned or not new.unsigned)
+        )
+    if old_family in {"enum", "set"} and old_family == new_family:
         return new.labels[: len(old.labels)] == old.labels
-    if (one, other) in {("varchar", "varchar"), ("varbinary", "varbinary"), ("char", "char"), ("bit", "bit")}:
+    if (old_family, new_family) in {
+        ("varchar", "varchar"),
+        ("varbinary", "varbinary"),
+        ("char", "char"),
+        ("bit", "bit"),
+    }:
         return new.arguments[0] >= old.arguments[0]
     for family in (TEXTS, BLOBS):
-        if one in family and other in family:
-            grows = old.charset != new.charset and family.index(one) < len(family) - 1
-            return family.index(other) >= family.index(one) + grows
-    if one in {"datetime", "timestamp", "time"} and one == other:
+        if old_family in family and new_family in family:
+            grows = old.charset != new.charset and family.index(old_family) < len(family) - 1
+            return family.index(new_family) >= family.index(old_family) + grows
+    if old_family in {"datetime", "timestamp", "time"} and old_family == new_family:
         return (new.arguments or (0,))[0] >= (old.arguments or (0,))[0]
     return old.type == new.type
 

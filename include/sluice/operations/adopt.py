@@ -59,10 +59,10 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
             )
         before = check.describe(checkpoint)
         if from_target:
-            wanted: _Wanted | None = _as_the_target_says(runtime, state, check, checkpoint, cursor)
+            goal: _Wanted | None = _as_the_target_says(runtime, state, check, checkpoint, cursor)
         else:
-            wanted = _as_zookeeper_says(state, check, checkpoint, cursor)
-        if wanted is None:
+            goal = _as_zookeeper_says(state, check, checkpoint, cursor)
+        if goal is None:
             steps: tuple[str, ...] = (
                 f"what target {target} says about {runtime.name} is removed; its rows stay",
                 f"the next capture begins at source.start ({_start(runtime.pipeline)}): changes between "
@@ -70,19 +70,19 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
                 "is a dump",
             )
         else:
-            steps = wanted.steps
+            steps = goal.steps
             if agree:
                 steps += ("a table that was set back goes on as it is: what its commits noted no longer counts",)
         plan = ActionPlan("adopt", (f"now: {before}", *steps))
         if dry_run:
             return plan
         state.pause_switch.set(open_=None, by=by, reason="adopt")  # processes at work start again
-        if wanted is None:
+        if goal is None:
             state.acks.forget(target)
             state.forget_batches()
             check.checkpoints.forget()
         else:
-            _write(runtime.pipeline, state, check, checkpoint, wanted)
+            _write(runtime.pipeline, state, check, checkpoint, goal)
         how = "from-target" if from_target else "reset"
         state.audit.note(
             by=by,
@@ -204,20 +204,20 @@ def _write(
     state: PipelineState,
     check: CheckpointCheck,
     checkpoint: Checkpoint | None,
-    wanted: _Wanted,
+    goal: _Wanted,
 ) -> None:
     target = check.target
-    if wanted.captured is not None:
+    if goal.captured is not None:
         with state.replicator() as lease:
             cursor = state.cursor()
             if cursor is None:
                 for config in pipeline.targets:
                     state.acks.forget(config.name)  # it belongs to the deleted state
-                state.begin(lease, wanted.captured, wanted.batch + 1)
+                state.begin(lease, goal.captured, goal.batch + 1)
             else:
-                state.advance(lease, cursor, wanted.captured, schema="", jumps=True)
+                state.advance(lease, cursor, goal.captured, schema="", jumps=True)
     with state.consumer(target, above=checkpoint.epoch if checkpoint else 0) as lease:
-        began = wanted.batch if check.process is None else min(check.process.began, wanted.batch)
-        held_checkpoint = Checkpoint(lease.epoch, wanted.batch, wanted.position, state.identity())
+        began = goal.batch if check.process is None else min(check.process.began, goal.batch)
+        held_checkpoint = Checkpoint(lease.epoch, goal.batch, goal.position, state.identity())
         check.checkpoints.rewind(held_checkpoint, anew=True)
-        state.acks.adopt(lease, target, BatchNumber(wanted.batch), wanted.position, began)
+        state.acks.adopt(lease, target, BatchNumber(goal.batch), goal.position, began)

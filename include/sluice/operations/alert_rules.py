@@ -80,15 +80,15 @@ def listed(pipeline: PipelineConfig, state: PipelineState) -> dict[str, Any]:
     }
     rules = []
     for rule in AlertRule:
-        found = each.get(rule, {})
-        since = min(found.values(), default=None) if rule in each else recorded.get(rule_key(rule))
+        since_by_name = each.get(rule, {})
+        since = min(since_by_name.values(), default=None) if rule in each else recorded.get(rule_key(rule))
         rules.append({
             "rule": rule.value,
             "what": MEANINGS[rule],
             "on": rule.value not in off,
             "off_since": off.get(rule.value),
             "since": since,
-            "names": sorted(found),
+            "names": sorted(since_by_name),
         })
     limit = pipeline.alert_lag
     return {

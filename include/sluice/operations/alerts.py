@@ -147,8 +147,8 @@ def check_lag(runtime: Runtime, now: Status, notify: Notify | None = None) -> li
     which has the notifiers.
     """
     lag: list[AnyAlert] = []
-    known = any(subscription.warning or subscription.alert_since for subscription in now.subscriptions)
-    if not watches(runtime.pipeline) and not known and not now.alerts:
+    any_alerts = any(subscription.warning or subscription.alert_since for subscription in now.subscriptions)
+    if not watches(runtime.pipeline) and not any_alerts and not now.alerts:
         return lag
     with runtime.state() as state:
         if AlertRule.LAG in now.alerts_off:
@@ -200,15 +200,15 @@ def held(now: Status) -> dict[AlertRule, str | None]:
     """
     if now.state in {"unreachable", "not_configured"}:
         return {}
-    found: dict[AlertRule, str | None] = {AlertRule.STOPPED: _stopped(now)}
-    if any(one.part == "store" for one in now.no_answer) or now.errors:
-        return found
+    reasons: dict[AlertRule, str | None] = {AlertRule.STOPPED: _stopped(now)}
+    if any(silence.part == "store" for silence in now.no_answer) or now.errors:
+        return reasons
     waiting = f"dead letters wait: {now.dead_letters}; `sluice dead-letters list {now.pipeline}` shows them"
-    found[AlertRule.DEAD_LETTERS] = waiting if now.dead_letters else None
+    reasons[AlertRule.DEAD_LETTERS] = waiting if now.dead_letters else None
     differ = (now.verification or {}).get("outcome") == "different"
-    found[AlertRule.DIFFERENCES] = f"the last verification found differences: {now.verified}" if differ else None
-    found[AlertRule.AT_RISK] = _at_risk(now)
-    return found
+    reasons[AlertRule.DIFFERENCES] = f"the last verification found differences: {now.verified}" if differ else None
+    reasons[AlertRule.AT_RISK] = _at_risk(now)
+    return reasons
 
 
 def _stopped(now: Status) -> str | None:
@@ -225,15 +225,15 @@ def _at_risk(now: Status) -> str | None:
     if kept_s is not None and left_s is not None and left_s < kept_s / 2:
         return f"the source may remove log that is not captured in {left_s / 3600:.1f} hours"
     if now.retained_at_risk:
-        left = f" in {in_units(now.retained_left_bytes)} of log" if now.retained_left_bytes is not None else ""
-        return f"the source keeps {in_units(now.retained_bytes or 0)} of log for the slot, and gives it up{left}"
+        remaining = f" in {in_units(now.retained_left_bytes)} of log" if now.retained_left_bytes is not None else ""
+        return f"the source keeps {in_units(now.retained_bytes or 0)} of log for the slot, and gives it up{remaining}"
     return next((text for text in now.warnings if DISK in text), None)
 
 
 def _rule_alerts(runtime: Runtime, now: Status, state: PipelineState) -> Iterator[RuleAlert]:
-    wanted = watches(runtime.pipeline)
+    is_watched = watches(runtime.pipeline)
     for rule, why in held(now).items():
-        off = rule in now.alerts_off or not wanted
+        off = rule in now.alerts_off or not is_watched
         if why is not None and not off and rule not in now.alerts:
             if state.alerts.raise_(rule_key(rule), 0):
                 yield RuleAlert(runtime.name, rule, True, why)

@@ -53,7 +53,7 @@ def table_events(
     """
     wanted_batches = [batch for batch in batches if batch.is_for(target) and batch.changeset]
     with ThreadPoolExecutor(READERS, thread_name_prefix="assets") as pool:
-        read = list(pool.map(lambda one: read_changeset(store, one.changeset or ""), wanted_batches))
+        read = list(pool.map(lambda batch: read_changeset(store, batch.changeset or ""), wanted_batches))
     events: dict[TableId, TableEvent] = {}
     for batch, changeset in zip(wanted_batches, read, strict=True):
         for table in changeset.manifest.tables:

@@ -87,14 +87,14 @@ def members(channel: ChannelConfig, pipelines_folder: Path) -> tuple[PipelineCon
 
     Raises ConfigError that names the channel and the pipeline that does not exist.
     """
-    found = []
+    pipelines = []
     for name in channel.pipelines:
         try:
-            found.append(channel.adapted(find_pipeline(name, pipelines_folder)))
+            pipelines.append(channel.adapted(find_pipeline(name, pipelines_folder)))
         except ConfigError as error:
             error.message = f"channel {channel.channel}: {error.message}"
             raise
-    return found[0], found[1]
+    return pipelines[0], pipelines[1]
 
 
 def ends_of(
@@ -168,7 +168,7 @@ def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
     """List all channels of a folder; one that cannot be read, or whose pipelines do not exist, has its error
     instead.
     """
-    found = []
+    lines = []
     for path in yaml_files(folder):
         line: dict[str, Any] = {"channel": path.stem, "pipelines": [], "main": None, "error": None}
         try:
@@ -181,8 +181,8 @@ def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
             members(channel, pipelines_folder)
         except SluiceError as error:
             line["error"] = str(error)
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def require_no_channel(runtime: Runtime) -> None:
@@ -214,16 +214,16 @@ def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: Con
     connections are unknown here, are left out.
     """
     pipelines = {pipeline.pipeline: pipeline for pipeline in _readable(pipelines_folder)}
-    servers = {one: _servers(pipeline, resolver) for one, pipeline in pipelines.items()}
+    servers = {member: _servers(pipeline, resolver) for member, pipeline in pipelines.items()}
 
-    def following(one: str) -> list[str]:
-        mark, channel = channels.mark(pipelines[one]), channels.of(one)
-        partner = channel.other(one) if channel is not None and not channel.sends_back(channel.other(one)) else ""
+    def following(writer: str) -> list[str]:
+        mark, channel = channels.mark(pipelines[writer]), channels.of(writer)
+        partner = channel.other(writer) if channel is not None and not channel.sends_back(channel.other(writer)) else ""
         return [
-            other
-            for other, pipeline in pipelines.items()
-            if other not in {one, partner}
-            and servers[other][0] & servers[one][1]
+            reader
+            for reader, pipeline in pipelines.items()
+            if reader not in {writer, partner}
+            and servers[reader][0] & servers[writer][1]
             and not (mark is not None and mark.name in pipeline.ignore_marks)
         ]
 
@@ -250,24 +250,24 @@ def sent_to_itself(pipeline: PipelineConfig, mark: LoadMark | None, resolver: Co
 
 def _way_back(start: str, following: Callable[[str], list[str]]) -> list[str]:
     """Return the shortest path from ``start`` back to itself; empty if there is none."""
-    ways, seen = [[start]], set[str]()
+    ways, visited = [[start]], set[str]()
     while ways:
         way = ways.pop(0)
         for step in following(way[-1]):
             if step == start:
                 return way
-            if step not in seen:
-                seen.add(step)
+            if step not in visited:
+                visited.add(step)
                 ways.append([*way, step])
     return []
 
 
 def _readable(folder: Path) -> list[PipelineConfig]:
-    found = []
+    pipelines = []
     for path in yaml_files(folder):
         with suppress(ConfigError):
-            found.append(load_pipeline(path))
-    return found
+            pipelines.append(load_pipeline(path))
+    return pipelines
 
 
 def _servers(pipeline: PipelineConfig, resolver: ConnectionResolver) -> tuple[set[_Server], set[_Server]]:

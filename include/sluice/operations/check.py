@@ -80,13 +80,13 @@ class CheckReport:
     @property
     def statements(self) -> list[tuple[str, str]]:
         """(target, DDL) that would make what is missing, in order, each once."""
-        found = [
+        missing = [
             (copy.target, r.statement)
             for copy in self.copies
             for r in copy.remarks
             if r.severity == "error" and r.statement
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(missing))
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as commands print it."""
@@ -105,7 +105,7 @@ def _finding(severity: str, part: str, setting: str, value: str, why: str, fix: 
 def check(runtime: Runtime) -> CheckReport:
     """Check every part. A part that fails gives an error line, and the other parts are still checked."""
     pipeline = runtime.pipeline
-    asked = [
+    questions = [
         _Asked.begin(runtime, "zookeeper", runtime.keeper, pipeline.coordination.connection, _zookeeper),
         _Asked.begin(runtime, "source", "source", pipeline.source.servers[0], _source),
         _Asked.begin(runtime, "store", f"segment store {runtime.store_uri}", "", _store),
@@ -127,11 +127,11 @@ def check(runtime: Runtime) -> CheckReport:
         *_guard("alerts", lambda: _notifiers(pipeline)),
         *_unprotected(runtime),
     ]
-    for one in asked[:3]:
-        findings += one.findings()
+    for question in questions[:3]:
+        findings += question.findings()
     findings += _guard("rules", lambda: _rules(runtime))
-    for one in asked[3:]:
-        findings += one.findings()
+    for question in questions[3:]:
+        findings += question.findings()
     findings += _spark(runtime)
     at_source: list[str] = []
     if runtime.source.keeps_for_us and not any(f.setting in _SILENT for f in findings if f.part == "source"):
@@ -200,7 +200,7 @@ def _notifiers(pipeline: PipelineConfig) -> list[Finding]:
 
 def _unprotected(runtime: Runtime) -> list[Finding]:
     """Warn of each connection to another machine whose TLS is left to a default that protects nothing."""
-    pipeline, found = runtime.pipeline, []
+    pipeline, findings = runtime.pipeline, []
     uses = [("source", pipeline.source.type, name) for name in pipeline.source.servers]
     uses += [(f"target {target.name}", target.type, name) for target in pipeline.targets for name in target.servers]
     for part, kind, name in uses:
@@ -210,8 +210,8 @@ def _unprotected(runtime: Runtime) -> list[Finding]:
                 if "certificate" in fault[0]:
                     why = f"{fault[0]} on the way to {endpoint.address}: who is on it can answer in the server's place"
                 fix = f"write into the connection's extra: {fault[1]}; any mode that the extra names ends this warning"
-                found.append(_finding("warning", part, "TLS", f"connection {name}", why, fix))
-    return found
+                findings.append(_finding("warning", part, "TLS", f"connection {name}", why, fix))
+    return findings
 
 
 ANSWER_S = 15.0
@@ -294,29 +294,29 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
     """Return one line per table without problems; otherwise one per finding."""
     from sluice.rules import RuleSet
 
-    found, tables = planned_copies(runtime)
-    copies += found
+    all_copies, tables = planned_copies(runtime)
+    copies += all_copies
     with runtime.state() as state:
         begun = {target.name for target in runtime.pipeline.targets if state.acks.get(target.name) is not None}
         incomplete = state.incomplete.all()
     lines = [
         *_unknown_names(runtime, tables),
-        *_unknown_unique(runtime.pipeline, found),
+        *_unknown_unique(runtime.pipeline, all_copies),
         *_guard(
             "targets",
             lambda: options_without_table(
                 runtime.pipeline,
                 RuleSet.of(runtime.rules_path),
                 [table.id for table in tables],
-                [copy.plan.target for copy in found],
+                [copy.plan.target for copy in all_copies],
             ),
         ),
         *_guard("mapping", lambda: _file_columns(runtime.pipeline, runtime.rules_path, tables)),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
         *_guard("rules", lambda: _rules_before_snapshot(runtime, tables)),
-        *_guard("source", lambda: _partial_rows(runtime, found)),
+        *_guard("source", lambda: _partial_rows(runtime, all_copies)),
         *_guard("channel", lambda: _sent_back(runtime.pipeline, tables)),
-        *_guard("channel", lambda: _into_itself(runtime.pipeline, runtime.resolver, found)),
+        *_guard("channel", lambda: _into_itself(runtime.pipeline, runtime.resolver, all_copies)),
     ]
     lines += [
         _finding(
@@ -330,16 +330,16 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
         for table in tables
         for column, kind in table.unknown
     ]
-    for copy in found:
+    for copy in all_copies:
         part, names = f"target {copy.target}", f"{copy.plan.source} -> {copy.plan.target}"
         for remark in copy.remarks:
             place = f"{names}, column {remark.column}" if remark.column else names
             fix = remark.statement or remark.hint
             if remark.absent and copy.target in begun:
-                one = IncompleteTable(copy.target, copy.plan.source.schema, copy.plan.source.table)
+                incomplete_table = IncompleteTable(copy.target, copy.plan.source.schema, copy.plan.source.table)
                 fix += (
-                    f"; then `{copy_command(runtime.name, one)}`: rows that it had before lack what is made now "
-                    "until they are copied"
+                    f"; then `{copy_command(runtime.name, incomplete_table)}`: rows that it had before lack what is "
+                    "made now until they are copied"
                 )
             elif (remark.statement or remark.loses) and remark.column and copy.target in begun:
                 verify = f"sluice verify {runtime.name} --table {copy.plan.source} --target {copy.target} --repair"
@@ -374,15 +374,15 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[Finding]:
         )
         for incomplete in incomplete
     ]
-    lines += _guard("targets", lambda: _not_replaced(runtime, found))
+    lines += _guard("targets", lambda: _not_replaced(runtime, all_copies))
     for target in runtime.pipeline.targets:
-        places = [copy.plan.target for copy in found if copy.target == target.name]
+        places = [copy.plan.target for copy in all_copies if copy.target == target.name]
         lines += _guard(f"target {target.name}", partial(target_rights, runtime.open_target(target.name), places))
     lines += _guard("verify", lambda: _digests(runtime))
     lines += _shadows(runtime)
     lines += _unseen(runtime, [table.id for table in tables])
     lines += _keys_left_out(tables)
-    if not found:
+    if not all_copies:
         lines.append(
             _finding(
                 "warning", "source", "capture", "no table", "no table fits capture.include now", "look at the patterns"
@@ -410,9 +410,9 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]
     A line that no table matches is an error if its table is probably a misspelling of one that no line names; otherwise
     a warning, because the table may still be created.
     """
-    lines, known = runtime.pipeline.mapping, known_tables(tables)
-    by_line, unknown_names = tables_by_line(lines, known), []
-    misspelt = {wrong.name.number: wrong for wrong in misspelt_tables(lines, known)}
+    lines, catalog = runtime.pipeline.mapping, known_tables(tables)
+    by_line, unknown_names = tables_by_line(lines, catalog), []
+    misspelt = {wrong.name.number: wrong for wrong in misspelt_tables(lines, catalog)}
     for number, line in enumerate(lines):
         if number in by_line:
             continue
@@ -426,7 +426,7 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[Finding]
             )
     with runtime.state() as state:
         seen_name = state.mapped_names.read()
-    for wrong in wrong_names(lines, known):
+    for wrong in wrong_names(lines, catalog):
         passed = wrong.name.stored in seen_name and wrong.name.column not in {
             c for t in by_line[wrong.name.number] for c in t.columns
         }
@@ -514,7 +514,7 @@ def _into_itself(pipeline: PipelineConfig, resolver: ConnectionResolver, copies:
     Other tables of that server make no ring.
     """
     mark = Channels(channels_folder()).mark(pipeline)
-    mine = sent_to_itself(pipeline, mark, resolver)
+    own_targets = sent_to_itself(pipeline, mark, resolver)
     selection = Selection.compile(pipeline.capture)
     return [
         _finding(
@@ -527,7 +527,7 @@ def _into_itself(pipeline: PipelineConfig, resolver: ConnectionResolver, copies:
             "give it a name there that is not captured (mapping: to; capture: exclude), or set mark and ignore_marks",
         )
         for copy in copies
-        if copy.target in mine and selection.wants(copy.plan.target)
+        if copy.target in own_targets and selection.wants(copy.plan.target)
     ]
 
 
@@ -580,10 +580,10 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[Findin
                 sure = False  # its columns are known only when it runs
                 continue
             try:
-                held = resolved(rule.config.lookups, ruling.reader(rule))
+                lookups = resolved(rule.config.lookups, ruling.reader(rule))
                 key = key_columns(rows.schema)
-                made = kinds.run(kinds.Run(rule, table.id, held), rows)[table.id]
-                rows = emitted(rule, made, table.id, table.id, key)
+                out_rows = kinds.run(kinds.Run(rule, table.id, lookups), rows)[table.id]
+                rows = emitted(rule, out_rows, table.id, table.id, key)
             except SluiceError as error:
                 elsewhere = "environment variable" in error.message and runtime.pipeline.spark.mode != "local"
                 severity = "error" if sure and not elsewhere else "warning"
@@ -620,14 +620,14 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
             return []
         noted = noted_columns(runtime.store, state, held_acknowledgement.batch, rules)
     reader = snapshot_reader(runtime.open_target(SNAPSHOT))
-    found = []
+    findings = []
     for table in tables:
         why, target = known_when_it_runs(rules, table.id), routes.route(table.id).target
         if not why or (table.id, target) in noted:
             continue
         version = reader.as_of(target, reader.whole(target, held_acknowledgement.batch))
         if version is not None and version.rows:
-            found.append(
+            findings.append(
                 _finding(
                     "error",
                     "rules",
@@ -638,14 +638,14 @@ def _rules_before_snapshot(runtime: Runtime, tables: list[SourceTable]) -> list[
                     f"`sluice dump start {runtime.name} --target {SNAPSHOT}` copies it into the snapshot again",
                 )
             )
-    return found
+    return findings
 
 
 def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Finding]:
     """Report tables of which a target that starts again from the snapshot could not remove rows that the snapshot
     lacks.
     """
-    found = []
+    findings = []
     for target in runtime.pipeline.targets:
         fitting = (copy for copy in copies if all(remark.severity == "ok" for remark in copy.remarks))
         own_plans = [copy.plan for copy in fitting if copy.target == target.name]
@@ -664,8 +664,8 @@ def _not_replaced(runtime: Runtime, copies: Sequence[PlannedCopy]) -> list[Findi
             if why:
                 doing = f"rows of {plan.target} that the snapshot does not have cannot be removed: {why}"
                 fix = "leave the line out; `sluice dump start` copies tables where batches are gone"
-                found.append(_finding("error", f"target {target.name}", "on_lost_batches", "snapshot", doing, fix))
-    return found
+                findings.append(_finding("error", f"target {target.name}", "on_lost_batches", "snapshot", doing, fix))
+    return findings
 
 
 def _unseen(runtime: Runtime, tables: list[TableId]) -> list[Finding]:
@@ -763,21 +763,21 @@ def _channel(name: str, resolver: ConnectionResolver) -> list[Finding]:
     words = "; ".join(f"{end.pipeline.pipeline} into {end.target}" for end in ends)
     why = f"the ends meet: {words}; DDL goes with {channel.carrier}"
     findings = [_finding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
-    return [*findings, *_same_offsets([Runtime.build(one, resolver=resolver, runner="local") for one in pair])]
+    return [*findings, *_same_offsets([Runtime.build(config, resolver=resolver, runner="local") for config in pair])]
 
 
 def _same_offsets(runtimes: list[Runtime]) -> list[Finding]:
     """Warn if both sites number new rows in steps, but from the same first number."""
-    given = []
+    numberings = []
     for runtime in runtimes:
         with runtime.source.open() as source:
-            given.append(source.numbering())
-    numbers = [(step, first % step) for step, first in filter(None, given)]
+            numberings.append(source.numbering())
+    numbers = [(step, first % step) for step, first in filter(None, numberings)]
     if len(numbers) < 2 or min(step for step, _ in numbers) < 2 or len({first for _, first in numbers}) > 1:
         return []  # the pre-flight reports a step of 1
     why = "both sites give the same numbers to new rows, and one row overwrites the other"
     fix = "SET PERSIST auto_increment_offset = 1 at one site and 2 at the other one; reconnect the applications"
-    value = " and ".join(str(first) for _, first in filter(None, given))
+    value = " and ".join(str(first) for _, first in filter(None, numberings))
     return [_finding("warning", "channel", "auto_increment_offset", value, why, fix)]
 
 
@@ -897,8 +897,8 @@ def _named_files(pipeline: PipelineConfig) -> list[tuple[str, RowFiles]]:
 
 def _files(runtime: Runtime, where: str, files: RowFiles) -> list[Finding]:
     """Look whether files can be read and written. Spark workers do it later, from where they are."""
-    said = require_reachable(files, runtime.resolver, ANSWER_S / 2)
-    return [_finding("ok", "files", where, " -> ".join(files.places), f"{said}, and the other can be written")]
+    source_answer = require_reachable(files, runtime.resolver, ANSWER_S / 2)
+    return [_finding("ok", "files", where, " -> ".join(files.places), f"{source_answer}, and the other can be written")]
 
 
 def _file_columns(pipeline: PipelineConfig, rules_path: Path | None, tables: list[SourceTable]) -> list[Finding]:

@@ -70,18 +70,18 @@ class Compaction:
             return compacted
         store, before_s = self.runtime.store, time.time() - after.total_seconds()
         archived = {batch for name in store.archives.names() for batch in name.batches}
-        folders, gone = store.batch_folders(), set(removed)
+        folders, pruned = store.batch_folders(), set(removed)
         if not dry_run:
             self._tidy(store, [batch for batch in folders if batch in archived], before_s, compacted)
         files = self._due(
-            store, [batch for batch in folders if batch not in archived and batch not in gone], before_s, compacted
+            store, [batch for batch in folders if batch not in archived and batch not in pruned], before_s, compacted
         )
         try:
             for group in grouped(files):
                 if not dry_run:
                     self._archive(store, group)
                 compacted.archives += 1
-                compacted.batches += [one.batch for one in group]
+                compacted.batches += [batch_files.batch for batch_files in group]
         except StorageUnavailable as error:
             compacted.warnings.append(f"batches were not compacted: {error}")
         return compacted
@@ -163,18 +163,18 @@ def named_files(store: SegmentStore, batch: int, record: Batch | None) -> set[st
     manifest = stored_manifest(store, batch, record)
     if manifest is None:
         return set()
-    found = {record.manifest if record else store.manifest_path(batch, manifest.epoch)}
-    found.update(file.path for file in manifest.files)
+    paths = {record.manifest if record else store.manifest_path(batch, manifest.epoch)}
+    paths.update(file.path for file in manifest.files)
     replaces = list(manifest.replaces)
     for path in _changesets(store, batch, record):
         changeset = read_changeset(store, path).manifest
-        found.add(path)
-        found.update(file.path for table in changeset.tables for file in table.files)
-        found.update(changeset.dead_letters)
+        paths.add(path)
+        paths.update(file.path for table in changeset.tables for file in table.files)
+        paths.update(changeset.dead_letters)
         replaces += changeset.replaces
     for replaced in replaces:
-        found |= {replaced.kept, replaced.listed}
-    return {file_of(path) for path in found if path.startswith(f"{store.batch_path(batch)}/")}
+        paths |= {replaced.kept, replaced.listed}
+    return {file_of(path) for path in paths if path.startswith(f"{store.batch_path(batch)}/")}
 
 
 def _changesets(store: SegmentStore, batch: int, record: Batch | None) -> list[str]:
@@ -200,20 +200,20 @@ def _is_archived(store: SegmentStore, info: FileInfo) -> bool:
     return place is not None and (place[1].size_bytes, place[1].crc32) == store.checksum(info.path)
 
 
-def grouped(found: Iterable[BatchFiles]) -> Iterator[list[BatchFiles]]:
+def grouped(batches: Iterable[BatchFiles]) -> Iterator[list[BatchFiles]]:
     """Yield groups of batches that become one archive: at least two, with consecutive numbers, within an archive's
     limits.
     """
     group: list[BatchFiles] = []
     size = files = 0
-    for one in found:
-        size, files = size + one.size_bytes, files + len(one.kept)
-        fits = group and one.batch == group[-1].batch + 1 and size <= MOST_BYTES and files <= MOST_FILES
-        if not fits or abs(one.written_s - group[0].written_s) > SPAN_S:
+    for batch_files in batches:
+        size, files = size + batch_files.size_bytes, files + len(batch_files.kept)
+        fits = group and batch_files.batch == group[-1].batch + 1 and size <= MOST_BYTES and files <= MOST_FILES
+        if not fits or abs(batch_files.written_s - group[0].written_s) > SPAN_S:
             if len(group) > 1:
                 yield group
-            group, size, files = [], one.size_bytes, len(one.kept)
-        group.append(one)
+            group, size, files = [], batch_files.size_bytes, len(batch_files.kept)
+        group.append(batch_files)
     if len(group) > 1:
         yield group
 
@@ -225,17 +225,17 @@ def needless(store: SegmentStore) -> list[ArchiveName]:
         name
         for name in names
         if any(
-            other.first <= name.first
-            and name.last <= other.last
-            and (len(other.batches) > len(name.batches) or other.unique < name.unique)
-            and _has_all_of(store, other, name)
-            for other in names
+            candidate.first <= name.first
+            and name.last <= candidate.last
+            and (len(candidate.batches) > len(name.batches) or candidate.unique < name.unique)
+            and _has_all_of(store, candidate, name)
+            for candidate in names
         )
     ]
 
 
 def _has_all_of(store: SegmentStore, other_name: ArchiveName, name: ArchiveName) -> bool:
     with suppress(SegmentError, FileNotFoundError):
-        theirs = {(file.path, file.crc32) for file in store.archives.contents(other_name).files.values()}
-        return all((file.path, file.crc32) in theirs for file in store.archives.contents(name).files.values())
+        other_files = {(file.path, file.crc32) for file in store.archives.contents(other_name).files.values()}
+        return all((file.path, file.crc32) in other_files for file in store.archives.contents(name).files.values())
     return False

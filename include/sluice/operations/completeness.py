@@ -93,11 +93,11 @@ class Writer:
 
     def _each(self, why: Callable[[Sequence[TableId]], tuple[str, bool]]) -> dict[str, TableState]:
         name = f"{self.runtime.name}.{self.target}"
-        found = {}
+        states = {}
         for uri, sources in self._tables.items():
             text, is_blocked = why(sources)
-            found[uri] = TableState(uri, tuple(map(str, sources)), f"{name}: {text}" if text else "", is_blocked)
-        return found
+            states[uri] = TableState(uri, tuple(map(str, sources)), f"{name}: {text}" if text else "", is_blocked)
+        return states
 
     def _why_not(self, until_us: int) -> str:
         """Return why the target does not hold the settled position; "" if it does."""
@@ -122,18 +122,18 @@ class Writer:
 
     def _blocked(self) -> Mapping[TableId, str]:
         """Return the source tables whose rows are not all at the target, each with the reason."""
-        found: dict[TableId, str] = {}
+        reasons: dict[TableId, str] = {}
         with self.runtime.state() as state:
             for dump in state.dumps.active():
                 if not dump.targets or self.target in dump.targets:
-                    found |= {request.table: f"a copy of it runs ({dump.id})" for request in dump.tables}
+                    reasons |= {request.table: f"a copy of it runs ({dump.id})" for request in dump.tables}
             for incomplete in state.incomplete.all():
                 if incomplete.target == self.target:
-                    found[incomplete.source] = "it may lack rows, see `sluice status`"
+                    reasons[incomplete.source] = "it may lack rows, see `sluice status`"
         for letter in letters(self.runtime):
             if self.target in letter.waiting and "." in letter.table:
-                found[TableId(*letter.table.split(".", 1))] = "it has dead letters"
-        return found
+                reasons[TableId(*letter.table.split(".", 1))] = "it has dead letters"
+        return reasons
 
 
 @dataclass
@@ -154,7 +154,7 @@ class TableWatch:
         named = [
             (own_runtime, target.name) for target in own_runtime.pipeline.targets if target.name != self.writer.target
         ]
-        named += [(other, target.name) for other in self.others for target in other.pipeline.targets]
+        named += [(runtime, target.name) for runtime in self.others for target in runtime.pipeline.targets]
         tables = set(self.writer.stored_tables())
         rivals = []
         for runtime, target in named:
@@ -202,10 +202,10 @@ def watch(runtime: Runtime, target: str, until_us: int, others: Sequence[Runtime
     return TableWatch(Writer(runtime, target), until_us, others)
 
 
-def take(seen: TableWatch, states: Iterable[TableState], claim: str) -> list[TableState]:
+def take(watch: TableWatch, states: Iterable[TableState], claim: str) -> list[TableState]:
     """Note which tables are complete. Return those of which ``claim`` has to tell."""
-    with seen.writer.runtime.state() as state:
-        return [one for one in states if not one.why and state.completions.take(one.uri, seen.until_us, claim)]
+    with watch.writer.runtime.state() as state:
+        return [table for table in states if not table.why and state.completions.take(table.uri, watch.until_us, claim)]
 
 
 def confirm(runtime: Runtime, uris: Iterable[str], until_us: int, claim: str) -> None:

@@ -62,7 +62,7 @@ def probe(endpoint: Endpoint) -> str:
 def source_rights(source: Source) -> list[Finding]:
     """Return the rights that the login of a source lacks."""
     with source.open() as session:
-        return [replace(one, part="source") for one in session.preflight(None) if one.setting == SETTING]
+        return [replace(finding, part="source") for finding in session.preflight(None) if finding.setting == SETTING]
 
 
 def target_rights(target: Target, tables: Sequence[TableId] | None = None) -> list[Finding]:

@@ -162,16 +162,16 @@ def skip(
         manifest = None if lost else _whole_manifest(runtime.name, runtime.store, record, target)
         folder = f"dead-letters/{target}/batch={batch:010d}"
         if manifest is None:
-            done = _what_is_lost(runtime.pipeline, runtime.store, state, record, target)
+            consequences = _what_is_lost(runtime.pipeline, runtime.store, state, record, target)
         else:
             again = f"`sluice dead-letters replay {runtime.name}` delivers them later"
-            done = (f"its {len(manifest.files)} files are copied to {folder}; {again}", *_not_run(manifest))
+            consequences = (f"its {len(manifest.files)} files are copied to {folder}; {again}", *_not_run(manifest))
         plan = ActionPlan(
             "skip",
             (
                 f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into "
                 f"{target}",
-                *done,
+                *consequences,
                 f"{target} goes on with batch {batch + 1}; its rows may then differ from the source's",
             ),
         )
@@ -186,8 +186,8 @@ def skip(
             if check.take_over(lease) < batch:
                 check.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
             state.acks.acknowledge(target, record)
-        kept: dict[str, Any] = {"lost": list(done)} if manifest is None else {"kept_in": folder}
-        state.audit.note(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
+        details: dict[str, Any] = {"lost": list(consequences)} if manifest is None else {"kept_in": folder}
+        state.audit.note(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **details})
     return plan
 
 
@@ -196,8 +196,8 @@ def _keep_skipped(store: SegmentStore, folder: str, manifest: SegmentManifest, n
     for file in manifest.files:
         store.write_bytes(f"{folder}/{copy_of(file)}", store.read_bytes(file.path))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    whole = {**note, "at": at, "manifest": json.loads(manifest.to_json())}
-    store.write_bytes(f"{folder}/skipped.json", json.dumps(whole, ensure_ascii=False, indent=1).encode())
+    full_note = {**note, "at": at, "manifest": json.loads(manifest.to_json())}
+    store.write_bytes(f"{folder}/skipped.json", json.dumps(full_note, ensure_ascii=False, indent=1).encode())
 
 
 def _whole_manifest(name: str, store: SegmentStore, record: Batch, target: str) -> SegmentManifest:
@@ -247,9 +247,9 @@ def _not_run(manifest: SegmentManifest) -> list[str]:
     """Describe the schema changes that a target misses if it skips a batch, and that no replay applies."""
     if not manifest.ddl:
         return []
-    shown = "; ".join(" ".join(record.sql.split())[:100] for record in manifest.ddl[:3])
+    statements = "; ".join(" ".join(record.sql.split())[:100] for record in manifest.ddl[:3])
     more = f" and {len(manifest.ddl) - 3} more" if len(manifest.ddl) > 3 else ""
-    return [f"what it changed in definitions is not done there, and no replay does it: {shown}{more}"]
+    return [f"what it changed in definitions is not done there, and no replay does it: {statements}{more}"]
 
 
 def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_batch: int | None = None) -> ActionPlan:

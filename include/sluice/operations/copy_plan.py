@@ -106,12 +106,12 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
     with runtime.source.open() as source:
         dialect = source.identity.dialect
         tables = source.tables(selection.wants)
-        by_rules, told = _MadeByRules.of(runtime), _told_by_rules(runtime, tables, routes)
+        by_rules, rule_tables = _MadeByRules.of(runtime), _told_by_rules(runtime, tables, routes)
         copies = []
         for config in runtime.pipeline.targets:
             target = runtime.open_target(config.name)
-            made = {**told, **by_rules.on_its_way_to(config)} if config.changes != "all" else {}
-            plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), made)) for table in tables]
+            extra = {**rule_tables, **by_rules.on_its_way_to(config)} if config.changes != "all" else {}
+            plans = [(table, _with_made(plan_of(table, routes.route(table.id), dialect), extra)) for table in tables]
             findings = _said(target, [plan for _, plan in plans])
             absent = {table: [r for r in remarks if r.absent] for table, remarks in findings.items()}
             if any(absent.values()):
@@ -136,7 +136,7 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
             copies += [_copy(config.name, table, plan, routes, findings.get(plan.target, ())) for table, plan in plans]
             taken_targets = {plan.target for _, plan in plans}
             emitted = [
-                replace(plan, dialect=dialect) for (_, to), plan in sorted(made.items()) if to not in taken_targets
+                replace(plan, dialect=dialect) for (_, to), plan in sorted(extra.items()) if to not in taken_targets
             ]
             findings = _said(target, emitted)
             copies += [_emitted(config.name, plan, findings.get(plan.target, ())) for plan in emitted]
@@ -179,18 +179,18 @@ class _MadeByRules:
 
     def on_its_way_to(self, target: TargetConfig) -> _Made:
         """Return the tables of everything that the target does not have yet, with all of its columns."""
-        found: _Made = {}
+        made_tables: _Made = {}
         if target.changes == "all":
-            return found
-        held = self.held.get(target.name)
-        plans = [*self.snapshot] if held is None and target.start == "snapshot" else []
+            return made_tables
+        last_batch = self.held.get(target.name)
+        plans = [*self.snapshot] if last_batch is None and target.start == "snapshot" else []
         for batch, tables in self.batches:
-            if batch.number > (held or 0) and batch.is_for(target.name):
+            if batch.number > (last_batch or 0) and batch.is_for(target.name):
                 plans += tables
         for plan in plans:
             way = (plan.source, plan.target)
-            found[way] = _with_columns(plan, found[way].columns) if way in found else plan
-        return found
+            made_tables[way] = _with_columns(plan, made_tables[way].columns) if way in made_tables else plan
+        return made_tables
 
 
 def _told_by_rules(runtime: Runtime, tables: Sequence[SourceTable], routes: Mapping) -> _Made:
@@ -225,10 +225,10 @@ def _noted_table(way: Way, fields: pa.Schema) -> PlannedTable:
 
 
 def _with_made(plan: PlannedTable, plans: _Made) -> PlannedTable:
-    found = plans.get((plan.source, plan.target))
-    if found is None:
+    made_plan = plans.get((plan.source, plan.target))
+    if made_plan is None:
         return plan
-    columns = _with_columns(plan, found.columns)
+    columns = _with_columns(plan, made_plan.columns)
     return replace(columns, made=frozenset(column.name for column in columns.columns[len(plan.columns) :]))
 
 
@@ -266,7 +266,7 @@ def plan_of(table: SourceTable, route: TableRoute, dialect: Dialect = UNKNOWN) -
         name = route.target_name(column.name)
         if name is None and not ordinal:
             continue
-        wanted, loses = _conversion(column.sql_type, route.conversion(column.name))
+        target_type, loses = _conversion(column.sql_type, route.conversion(column.name))
         columns.append(
             PlannedColumn(
                 name or dict(route.rename).get(column.name, column.name),
@@ -277,10 +277,10 @@ def plan_of(table: SourceTable, route: TableRoute, dialect: Dialect = UNKNOWN) -
                 column.collation or "",
                 str(column.arrow_type),
                 column.nullable,
-                wanted,
+                target_type,
                 loses,
                 type=column.type,
-                wanted_type=wanted_type(wanted),
+                wanted_type=wanted_type(target_type),
             )
         )
     return PlannedTable(

@@ -92,7 +92,7 @@ def _unmet() -> list[Finding]:
         from packaging.requirements import Requirement
     except ImportError:
         return []
-    found = []
+    findings = []
     for text in (importlib.metadata.requires(DISTRIBUTION) or []) if installed_version() else []:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -101,16 +101,16 @@ def _unmet() -> list[Finding]:
         try:
             version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            found.append(_finding("error", "packages", requirement.name, "missing", "the package needs it", fix))
+            findings.append(_finding("error", "packages", requirement.name, "missing", "the package needs it", fix))
             continue
         if not requirement.specifier.contains(version, prereleases=True):
             why = f"the package needs {requirement.specifier}"
-            found.append(_finding("error", "packages", requirement.name, version, why, fix))
-    return found
+            findings.append(_finding("error", "packages", requirement.name, version, why, fix))
+    return findings
 
 
 def _folders() -> list[Finding]:
-    found = []
+    report = []
     for name, folder, needed in (
         ("SLUICE_PIPELINES", folders.pipelines_folder(), True),
         ("SLUICE_RULES", folders.rules_folder(), False),
@@ -120,18 +120,18 @@ def _folders() -> list[Finding]:
         ("SLUICE_FORMATS", folders.formats_folder(), False),
     ):
         if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK):
-            found.append(_finding("ok", "folders", name, str(folder)))
+            report.append(_finding("ok", "folders", name, str(folder)))
         elif folder.exists():
-            found.append(_finding("error", "folders", name, str(folder), "it cannot be read", "give read permission"))
+            report.append(_finding("error", "folders", name, str(folder), "it cannot be read", "give read permission"))
         elif needed:
             why = "there is no such folder, and so no pipeline"
-            found.append(_finding("error", "folders", name, str(folder), why, f"make it, or set {name}"))
-    return found
+            report.append(_finding("error", "folders", name, str(folder), why, f"make it, or set {name}"))
+    return report
 
 
 def variables(environment: Mapping[str, str]) -> list[Finding]:
     """Return the variables that are set, and a warning for each that nothing reads."""
-    known_names = [one.name for one in VARIABLES]
+    known_names = [variable.name for variable in VARIABLES]
     hidden = {"SLUICE_METRICS_TOKEN"}
     findings = [
         _finding("ok", "environment", name, "set" if name in hidden else environment[name])
@@ -255,26 +255,28 @@ def ask_rights(
     return requested_rights
 
 
-def missing(asked: Iterable[tuple[str, Question[list[Finding]]]]) -> list[Finding]:
+def missing(questions: Iterable[tuple[str, Question[list[Finding]]]]) -> list[Finding]:
     """Return the rights that logins lack."""
-    found = []
-    for name, question in asked:
+    report = []
+    for name, question in questions:
         try:
             answer = question.answer(ANSWER_S)
         except PreflightError as error:  # it may not even ask what the pre-flight looks at
-            found.append(_finding("error", "connections", f"{name}, {SETTING}", "", error.message, error.hint or ""))
+            report.append(_finding("error", "connections", f"{name}, {SETTING}", "", error.message, error.hint or ""))
         except SluiceError:  # the login at its connection reports it
             continue
         else:
             if not isinstance(answer, NoAnswer):
-                found += [replace(one, part="connections", setting=f"{name}, {one.setting}") for one in answer.value]
-    return found
+                report += [
+                    replace(lack, part="connections", setting=f"{name}, {lack.setting}") for lack in answer.value
+                ]
+    return report
 
 
-def answers(asked: Iterable[AskedConnection]) -> list[Finding]:
+def answers(connections: Iterable[AskedConnection]) -> list[Finding]:
     """Return what came of each login."""
     answers = []
-    for connection in asked:
+    for connection in connections:
         try:
             if isinstance(connection.question, SluiceError):
                 raise connection.question

@@ -57,14 +57,14 @@ class GroupMove:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the command prints it."""
-        said = None if self.error is None else {"message": self.error.message, "hint": self.error.hint}
-        return {"pipeline": self.pipeline, "steps": list(self.steps), "error": said}
+        error = None if self.error is None else {"message": self.error.message, "hint": self.error.hint}
+        return {"pipeline": self.pipeline, "steps": list(self.steps), "error": error}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> GroupMove:
         """Read what :meth:`to_json` gave."""
-        said = stored["error"]
-        error = None if said is None else ConfigError(said["message"], hint=said["hint"])
+        stored_error = stored["error"]
+        error = None if stored_error is None else ConfigError(stored_error["message"], hint=stored_error["hint"])
         return cls(stored["pipeline"], tuple(stored["steps"]), error)
 
 

@@ -69,10 +69,10 @@ class HistoryReader:
         length, step = SPANS[span]
         now = time.time() if now_s is None else now_s
         end = int(now // step) * step + step
-        known = self._of(store)
-        with known.lock:
-            complete = self._read(store, known, now, length + step)
-            points = [_joined(known.minutes, at // 60, (at + step) // 60) for at in range(end - length, end, step)]
+        cache = self._of(store)
+        with cache.lock:
+            complete = self._read(store, cache, now, length + step)
+            points = [_joined(cache.minutes, at // 60, (at + step) // 60) for at in range(end - length, end, step)]
         targets = sorted({name for point in points for name in point.delivered})
         stages = sorted({name for point in points for name in point.stages}, key=_place)
         lasts = [min(step, now - at) if at + step > now else step for at in range(end - length, end, step)]
@@ -98,7 +98,7 @@ class HistoryReader:
         """
         history = self.history(store, "1h")
         lags = [
-            max((one for one in at if one is not None), default=None)
+            max((lag_ms for lag_ms in at if lag_ms is not None), default=None)
             for at in zip(*history["lag_ms"].values(), strict=True)
         ]
         return {
@@ -109,37 +109,37 @@ class HistoryReader:
     def _of(self, store: SegmentStore) -> _Known:
         key = store.uri, store.pipeline
         with self._lock:
-            known = self._known.setdefault(key, _Known())
+            cache = self._known.setdefault(key, _Known())
             self._known.move_to_end(key)
             if len(self._known) > _MOST_PIPELINES:
                 self._known.popitem(last=False)
-        return known
+        return cache
 
-    def _read(self, store: SegmentStore, known: _Known, now_s: float, length_s: float) -> bool:
+    def _read(self, store: SegmentStore, cache: _Known, now_s: float, length_s: float) -> bool:
         """Read the notes that were not read yet. Returns False if time was over before all were."""
         stop = time.monotonic() + _READ_S
         oldest, still_open = hour_folder(now_s - length_s), hour_folder(now_s - _OPEN_HOURS * 3600)
         for folder in reversed(store.folders(FOLDER)):
             if folder < oldest:
                 break
-            if folder in known.done:
+            if folder in cache.done:
                 continue
             for path in reversed(store.list_files(folder)):
-                if path in known.files:
+                if path in cache.files:
                     continue
                 if time.monotonic() > stop:
                     return False
                 try:
-                    _add_all(known.minutes, read_notes(store.read_bytes(path)))
+                    _add_all(cache.minutes, read_notes(store.read_bytes(path)))
                 except SegmentError:  # retention removed it meanwhile
                     continue
-                known.files.add(path)
+                cache.files.add(path)
             if folder < still_open:
-                known.done.add(folder)
-                known.files = {path for path in known.files if not path.startswith(f"{folder}/")}
+                cache.done.add(folder)
+                cache.files = {path for path in cache.files if not path.startswith(f"{folder}/")}
         limit = int(now_s // 60) - SPANS["7d"][0] // 60 - 60
-        for minute in [minute for minute in known.minutes if minute < limit]:
-            del known.minutes[minute]
+        for minute in [minute for minute in cache.minutes if minute < limit]:
+            del cache.minutes[minute]
         return True
 
 
@@ -201,13 +201,13 @@ def _place(stage: str) -> tuple[int, str]:
 
 
 def _lag(note: MinuteNote, target: str) -> int | None:
-    found = note.delivered.get(target)
-    return found.most_lag_ms if found is not None and found.batches else None
+    delivery = note.delivered.get(target)
+    return delivery.most_lag_ms if delivery is not None and delivery.batches else None
 
 
 def _mean_ms(note: MinuteNote, stage: str) -> float | None:
-    found = note.stages.get(stage)
-    return round(1000 * found.seconds / found.batches, 1) if found is not None and found.batches else None
+    totals = note.stages.get(stage)
+    return round(1000 * totals.seconds / totals.batches, 1) if totals is not None and totals.batches else None
 
 
 histories = HistoryReader()

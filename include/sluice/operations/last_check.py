@@ -36,8 +36,8 @@ class LastCheck(BaseModel):
     @property
     def missing(self) -> list[str]:
         """The statements that `sluice check --apply` would run, each with its place."""
-        at_source = [f"source: {one}" for one in self.report["source_statements"]]
-        return at_source + [f"target {one['target']}: {one['statement']}" for one in self.report["statements"]]
+        at_source = [f"source: {statement}" for statement in self.report["source_statements"]]
+        return at_source + [f"target {entry['target']}: {entry['statement']}" for entry in self.report["statements"]]
 
 
 def check_and_keep(runtime: Runtime, *, apply: bool, by: str, run: str, reason: str = "") -> LastCheck:

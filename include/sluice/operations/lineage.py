@@ -93,8 +93,8 @@ def column_origins(
     ``rules``: in the order in which they run. Returns None if a rule that matches the table may do anything to columns.
     """
     matching = [rule for rule in rules if matches(rule, source)]
-    known = {"add", "rename", "soft_delete", *_MASKS, *_CHANGES, *_PASSES}
-    if any(rule.config.builtin not in known or rule.config.emits for rule in matching):
+    traceable = {"add", "rename", "soft_delete", *_MASKS, *_CHANGES, *_PASSES}
+    if any(rule.config.builtin not in traceable or rule.config.emits for rule in matching):
         return None
     return {column: _origin(column, matching, route) for column in columns}
 
@@ -119,11 +119,11 @@ def _origin(column: str, rules: Sequence[Rule], route: TableRoute) -> ColumnOrig
     return ColumnOrigin(name, tuple(reversed(steps)), masked)
 
 
-def _made(kind: str, given: Any) -> set[str]:
+def _made(kind: str, params: Any) -> set[str]:
     """Return the names of the columns that a built-in rule adds, from its parameters."""
     if kind == "soft_delete":
-        return {given.column, given.at}
-    return {*given.constants, *given.metadata}
+        return {params.column, params.at}
+    return {*params.constants, *params.metadata}
 
 
 def _definitions(runtime: Runtime, state: PipelineState, batch: Batch) -> Definitions | None:
@@ -140,7 +140,8 @@ def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list
     """
     opened = runtime.open_target(target)
     with runtime.state() as state:
-        batches = [one for one in map(state.batches.get, numbers) if one and one.is_for(target) and one.changeset]
+        records = filter(None, map(state.batches.get, numbers))
+        batches = [batch for batch in records if batch.is_for(target) and batch.changeset]
         if not batches:
             return []
         definitions = _definitions(runtime, state, batches[-1])
@@ -148,7 +149,7 @@ def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list
     source_at = runtime.resolver(source.connection)
     rules, mapping = list(RuleSet.of(runtime.rules_path)), Mapping.of(runtime.pipeline)
     names = {rule.name for rule in rules}
-    found: dict[DataSet, TableLineage] = {}
+    lineages: dict[DataSet, TableLineage] = {}
     for batch in batches:
         manifest = read_changeset(runtime.store, batch.changeset or "").manifest
         same_rules = all(rule.name in names for rule in manifest.rules)
@@ -156,18 +157,18 @@ def table_lineage(runtime: Runtime, target: str, numbers: Iterable[int]) -> list
             if not table.rows:
                 continue
             output = data_set(uri_of(opened.config.type, at, opened, table.target))
-            lineage = found.setdefault(output, TableLineage(output))
+            lineage = lineages.setdefault(output, TableLineage(output))
             of = TableId(table.source_schema, table.source_table)
-            given = data_set(uri_of(source.type, source_at, runtime.source, of))
-            if given not in lineage.inputs:
-                lineage.inputs.append(given)
+            input_set = data_set(uri_of(source.type, source_at, runtime.source, of))
+            if input_set not in lineage.inputs:
+                lineage.inputs.append(input_set)
             if (defined := definitions.find(of) if definitions is not None else None) is not None:
-                lineage.source_columns[given] = tuple((column.name, column.type) for column in defined.columns)
+                lineage.source_columns[input_set] = tuple((column.name, column.type) for column in defined.columns)
             lineage.columns = table.columns
             lineage.rows += table.rows
             lineage.size_bytes += sum(file.size_bytes for file in table.files)
-            known = column_origins([column.name for column in table.columns], of, rules, mapping.route(of))
-            lineage.origins.pop(given, None)
-            if known is not None and same_rules:
-                lineage.origins[given] = known
-    return [found[name] for name in sorted(found)]
+            origins = column_origins([column.name for column in table.columns], of, rules, mapping.route(of))
+            lineage.origins.pop(input_set, None)
+            if origins is not None and same_rules:
+                lineage.origins[input_set] = origins
+    return [lineages[name] for name in sorted(lineages)]

@@ -45,8 +45,8 @@ def data_sets(tables: Sequence[TableLineage]) -> tuple[list[Any], list[Any]]:
     from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
-    inputs = sorted({given for table in tables for given in table.inputs})
-    defined = {given: columns for table in tables for given, columns in table.source_columns.items()}
+    inputs = sorted({data_set for table in tables for data_set in table.inputs})
+    defined = {data_set: columns for table in tables for data_set, columns in table.source_columns.items()}
     outputs = []
     for table in tables:
         facets = _schema([(column.name, column.type or column.kind or column.arrow_type) for column in table.columns])
@@ -62,7 +62,8 @@ def data_sets(tables: Sequence[TableLineage]) -> tuple[list[Any], list[Any]]:
             )
         )
     read = [
-        InputDataset(namespace=one.namespace, name=one.name, facets=_schema(defined.get(one, ()))) for one in inputs
+        InputDataset(namespace=data_set.namespace, name=data_set.name, facets=_schema(defined.get(data_set, ())))
+        for data_set in inputs
     ]
     return read, outputs
 
@@ -80,14 +81,14 @@ def _column_lineage(table: TableLineage) -> Any:
 
     fields = {}
     for column in table.columns:
-        origins = [(given, by_column.get(column.name)) for given, by_column in table.origins.items()]
-        inputs = [_input_field(given, origin) for given, origin in origins if origin is not None]
+        origins = [(data_set, by_column.get(column.name)) for data_set, by_column in table.origins.items()]
+        inputs = [_input_field(data_set, origin) for data_set, origin in origins if origin is not None]
         if inputs:
             fields[column.name] = lineage.Fields(inputFields=inputs)
     return lineage.ColumnLineageDatasetFacet(fields=fields)
 
 
-def _input_field(given: DataSet, origin: ColumnOrigin) -> Any:
+def _input_field(source: DataSet, origin: ColumnOrigin) -> Any:
     from openlineage.client.facet_v2 import column_lineage_dataset as lineage
 
     step = lineage.Transformation(
@@ -96,7 +97,7 @@ def _input_field(given: DataSet, origin: ColumnOrigin) -> Any:
         description=", ".join(origin.steps),
         masking=origin.masked,
     )
-    return lineage.InputField(namespace=given.namespace, name=given.name, field=origin.column, transformations=[step])
+    return lineage.InputField(namespace=source.namespace, name=source.name, field=origin.column, transformations=[step])
 
 
 def _new_id() -> str:

@@ -34,19 +34,19 @@ def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetMaintenan
         MappingError, SourceUnavailable, TargetUnavailable, ConfigError.
     """
     opened = [(config, runtime.open_target(config.name)) for config in runtime.pipeline.targets]
-    kept = [(config.name, made) for config, target in opened if (made := maintainer_of(target)) is not None]
-    if not kept:
+    pairs = [(config.name, keeper) for config, target in opened if (keeper := maintainer_of(target)) is not None]
+    if not pairs:
         return []
     selection, routes = Selection.compile(runtime.pipeline.capture), Mapping.of(runtime.pipeline)
     with runtime.source.open() as source:
         tables = list(dict.fromkeys(routes.route(table.id).target for table in source.tables(selection.wants)))
-    done = []
-    for name, maintainer in kept:
+    outcomes = []
+    for name, maintainer in pairs:
         maintenance = TargetMaintenance(name, tuple(maintainer.maintain(tables, dry_run=dry_run)))
         for table in maintenance.tables:
             _log.info("table_maintained", pipeline=runtime.name, target=name, dry_run=dry_run, **table.to_json())
-        done.append(maintenance)
-    return done
+        outcomes.append(maintenance)
+    return outcomes
 
 
 __all__ = ["TargetMaintenance", "maintain"]

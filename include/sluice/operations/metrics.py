@@ -276,9 +276,10 @@ def _sample(name: str, labels: Mapping[str, str], value: float) -> Sample:
     return Sample(_BY_NAME[f"sluice_{name}"], labels, float(value))
 
 
-def gauges(found: Iterable[Sample]) -> dict[str, float]:
+def gauges(samples: Iterable[Sample]) -> dict[str, float]:
     """Return the values that Airflow's StatsD and OpenTelemetry get, by name below Airflow's own prefix."""
-    return {f"sluice.{one.metric.statsd.format(**one.labels)}": one.value for one in found if one.metric.statsd}
+    named = (sample for sample in samples if sample.metric.statsd)
+    return {f"sluice.{sample.metric.statsd.format(**sample.labels)}": sample.value for sample in named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,12 +319,12 @@ class Looks:
             for name in names:
                 if name not in self._under_way:
                     self._under_way[name] = self._pool.submit(self._ask, name)
-            asked = {name: self._under_way[name] for name in names}
-            for gone in self._last.keys() - set(names):
-                del self._last[gone]
-        for one in asked.values():
+            futures = {name: self._under_way[name] for name in names}
+            for removed_name in self._last.keys() - set(names):
+                del self._last[removed_name]
+        for future in futures.values():
             try:
-                one.result(max(0.0, until - time.monotonic()))
+                future.result(max(0.0, until - time.monotonic()))
             except LateError:
                 continue
         with self._lock:
@@ -335,9 +336,9 @@ class Looks:
 
     def _ask(self, name: str) -> None:
         try:
-            found = self.look(name)
+            newest = self.look(name)
             with self._lock:
-                self._last[name] = found
+                self._last[name] = newest
         except SluiceError as error:
             _log.warning("metrics_look_failed", pipeline=name, error=str(error))
         finally:
@@ -345,7 +346,7 @@ class Looks:
                 self._under_way.pop(name, None)
 
 
-def exposition(seen: Iterable[Seen], accept: str = "", *, process: bool = False) -> tuple[bytes, str]:
+def exposition(pipelines: Iterable[Seen], accept: str = "", *, process: bool = False) -> tuple[bytes, str]:
     """Return the metrics of pipelines in Prometheus' text format, and its content type.
 
     ``accept``: the header of the request, for OpenMetrics. ``process``: with memory and CPU of this process.
@@ -354,7 +355,7 @@ def exposition(seen: Iterable[Seen], accept: str = "", *, process: bool = False)
     from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry()
-    registry.register(_Collector(list(seen)))
+    registry.register(_Collector(list(pipelines)))
     if process:
         ProcessCollector(registry=registry)
     encode, content_type = choose_encoder(accept)
@@ -364,8 +365,8 @@ def exposition(seen: Iterable[Seen], accept: str = "", *, process: bool = False)
 class _Collector:
     """Prometheus' view of the looks."""
 
-    def __init__(self, seen: Sequence[Seen]) -> None:
-        self._seen = seen
+    def __init__(self, pipelines: Sequence[Seen]) -> None:
+        self._seen = pipelines
 
     def collect(self) -> Iterator[Any]:
         """Yield a family for each metric that has a value."""
@@ -375,8 +376,8 @@ class _Collector:
         for metric in METRICS:
             kind = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
             families[metric.name] = kind(metric.name, metric.meaning, labels=["pipeline", *metric.labels])
-        for one in self._seen:
-            for sample in one.samples():
+        for pipeline in self._seen:
+            for sample in pipeline.samples():
                 labels = [sample.labels[name] for name in ("pipeline", *sample.metric.labels)]
                 families[sample.metric.name].add_metric(labels, sample.value)
         yield from (family for family in families.values() if family.samples)

@@ -36,10 +36,10 @@ class _Values:
         self._round: dict[str, list[Sample]] = {}
         self.looks: Looks | None = None
 
-    def add(self, found: Iterable[Sample]) -> None:
+    def add(self, samples: Iterable[Sample]) -> None:
         """Keep these values until they are sent; a newer value of the same series replaces one that waits."""
         with self._lock:
-            for sample in found:
+            for sample in samples:
                 if len(self._reported) < _MOST_KEPT:
                     self._reported[sample.metric.name, tuple(sorted(sample.labels.items()))] = sample
 
@@ -53,13 +53,13 @@ class _Values:
     def _begin(self) -> dict[str, list[Sample]]:
         samples, self._reported = list(self._reported.values()), {}
         if self.looks is not None:
-            samples += [sample for seen in self.looks.newest() for sample in seen.samples()]
+            samples += [sample for pipeline in self.looks.newest() for sample in pipeline.samples()]
         if samples:
             samples.append(Sample(VERSION, {"version": __version__}, 1.0))
-        made: dict[str, list[Sample]] = {metric.name: [] for metric in (*METRICS, VERSION)}
+        by_metric: dict[str, list[Sample]] = {metric.name: [] for metric in (*METRICS, VERSION)}
         for sample in samples:
-            made[sample.metric.name].append(sample)
-        return made
+            by_metric[sample.metric.name].append(sample)
+        return by_metric
 
 
 _values = _Values()
@@ -74,10 +74,10 @@ def forget() -> None:
 os.register_at_fork(after_in_child=forget)
 
 
-def report(found: Iterable[Sample]) -> None:
+def report(samples: Iterable[Sample]) -> None:
     """Send these values with the next round; does nothing unless metrics are wanted."""
     if is_wanted("metrics"):
-        _values.add(found)
+        _values.add(samples)
         _provider()
 
 
@@ -89,13 +89,13 @@ def sending(looks: Callable[[], Looks]) -> Iterator[None]:
         return
     from sluice.telemetry.export import flush
 
-    _values.looks = made = looks()
+    _values.looks = current_looks = looks()
     try:
         yield
     finally:
         flush(LAST_S)
         _values.looks = None
-        made.close()
+        current_looks.close()
 
 
 def _provider() -> Any:
@@ -125,7 +125,7 @@ def _callback(metric: Metric) -> Callable[[CallbackOptions], Iterable[Observatio
     from opentelemetry.metrics import Observation
 
     def observed(_: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(one.value, dict(one.labels)) for one in _values.take(metric)]
+        return [Observation(sample.value, dict(sample.labels)) for sample in _values.take(metric)]
 
     return observed
 

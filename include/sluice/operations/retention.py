@@ -113,19 +113,19 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
     with runtime.state() as state:
         waited_for = runtime.pipeline.waited_for
         delivered = state.delivered(waited_for)
-        held = Held(runtime, state)
+        holders = Held(runtime, state)
         written_s = {batch: store.written_s(batch) for batch in before}
         may_go = {
             batch
             for batch, at_s in written_s.items()
-            if batch <= delivered and at_s < limit_s and not held.keeps(batch, at_s)
+            if batch <= delivered and at_s < limit_s and not holders.keeps(batch, at_s)
         }
         removed: list[int] = []
         for unit in removable(store, before, may_go):
             if not dry_run and unit.last > state.delivered(waited_for):
                 break  # it was withdrawn just before, to be delivered again
             for batch in unit.batches:
-                held.expire(batch, dry_run=dry_run)
+                holders.expire(batch, dry_run=dry_run)
             if not dry_run:
                 unit.remove(store)
             removed += unit.batches
@@ -151,14 +151,14 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
         _log.warning(
             "retention_warned", pipeline=runtime.name, reason=warning, undelivered=sum(b > delivered for b in before)
         )
-    kept = len(before) - len(removed)
-    _log.info("batches_pruned", pipeline=runtime.name, removed=len(removed), kept=kept, dry_run=dry_run)
+    kept_count = len(before) - len(removed)
+    _log.info("batches_pruned", pipeline=runtime.name, removed=len(removed), kept=kept_count, dry_run=dry_run)
     return PruneOutcome(
         removed=tuple(removed),
-        kept=kept,
+        kept=kept_count,
         warnings=tuple(warnings),
         audit=audit,
-        expired=tuple(held.expired),
+        expired=tuple(holders.expired),
         compacted=tuple(compacted.batches),
         archives=compacted.archives,
     )
@@ -201,13 +201,13 @@ def removable(store: SegmentStore, batches: Sequence[int], may_go: set[int]) -> 
     archived = {batch for numbers, _ in groups for batch in numbers}
     units = [Removable(tuple(numbers), tuple(archives)) for numbers, archives in groups]
     units += [Removable((batch,)) for batch in batches if batch not in archived]
-    found: list[Removable] = []
-    for unit in sorted(units, key=lambda one: one.batches[0]):
+    units_to_go: list[Removable] = []
+    for unit in sorted(units, key=lambda unit: unit.batches[0]):
         if may_go.issuperset(unit.batches):
-            found.append(unit)
+            units_to_go.append(unit)
         elif unit.archives:
             break
-    return found
+    return units_to_go
 
 
 def _forget_dumps(state: PipelineState, store: SegmentStore) -> None:

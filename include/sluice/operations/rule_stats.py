@@ -61,16 +61,16 @@ def newest_files(store: SegmentStore, batches: Sequence[Batch]) -> dict[str, int
             with suppress(SluiceError):
                 counts = read_changeset(store, batch.changeset).manifest.counts
                 if any(name in counts for name in _FILE_COUNTS):
-                    newest_files |= {ours: counts.get(name, 0) for name, ours in _FILE_COUNTS.items()} | {
+                    newest_files |= {own_name: counts.get(name, 0) for name, own_name in _FILE_COUNTS.items()} | {
                         "batch": batch.number
                     }
                     break
     under_way = [read_progress(store, batch.number) for batch in batches if not batch.changeset]
     if any(under_way):
         newest_files |= {
-            "in_progress": sum(one.get("files", 0) for one in under_way),
-            "of": sum(one.get("of", 0) for one in under_way),
-            "bytes_per_s": sum(one.get("bytes_per_s", 0) for one in under_way),
+            "in_progress": sum(progress.get("files", 0) for progress in under_way),
+            "of": sum(progress.get("of", 0) for progress in under_way),
+            "bytes_per_s": sum(progress.get("bytes_per_s", 0) for progress in under_way),
         }
     return newest_files
 
@@ -98,10 +98,10 @@ def waiting_letters(store: SegmentStore, count: Callable[[], int]) -> int:
     files = tuple(store.list_files(FOLDER))
     if not files:
         return 0
-    known = _counted.get(store.full_path(""))
-    if known is None or known[0] != files:
-        known = _counted[store.full_path("")] = files, count()
-    return known[1]
+    counted_letters = _counted.get(store.full_path(""))
+    if counted_letters is None or counted_letters[0] != files:
+        counted_letters = _counted[store.full_path("")] = files, count()
+    return counted_letters[1]
 
 
 def in_words(rules: Sequence[dict[str, Any]]) -> str:
@@ -113,8 +113,8 @@ def in_words(rules: Sequence[dict[str, Any]]) -> str:
     for rule in rules:
         if rule["rows_in"] or rule["errors"]:
             text = f"{rule['name']} {rule['rows_in']:,} → {rule['rows_out']:,} in {rule['seconds']:.2f} s"
-            kept, skipped = rule["dead_letters"], rule["errors"] - rule["dead_letters"]
+            letter_count, skipped = rule["dead_letters"], rule["errors"] - rule["dead_letters"]
             notes = [f"{rule['changed']:,} changed"] * bool(rule.get("changed"))
-            notes += [f"{kept} dead letters"] * bool(kept) + [f"{skipped} skipped"] * bool(skipped)
+            notes += [f"{letter_count} dead letters"] * bool(letter_count) + [f"{skipped} skipped"] * bool(skipped)
             texts.append(text + (f" ({', '.join(notes)})" if notes else ""))
     return ", ".join(texts)

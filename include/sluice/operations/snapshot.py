@@ -79,7 +79,7 @@ def show(
     if table is not None:
         if table not in map(str, tables):
             raise ConfigError(f"the snapshot of {runtime.name} has no table {table}{meant(table, map(str, tables))}")
-        named = [one for one in tables if str(one) == table]
+        named = [snapshot_table for snapshot_table in tables if str(snapshot_table) == table]
     else:
         named = tables
     wanted_batch = _wanted(reader, named, at) if at is not None else process.batch if batch is None else batch
@@ -88,7 +88,7 @@ def show(
             f"the snapshot of {runtime.name} holds batch {process.batch}; batch {wanted_batch} comes later"
         )
     shown_batch = whole_batch(reader, tables, wanted_batch)
-    versions = (reader.as_of(one, shown_batch) for one in named)
+    versions = (reader.as_of(snapshot_table, shown_batch) for snapshot_table in named)
     return SnapshotShown(
         shown_batch, wanted_batch, process.batch, tuple(version for version in versions if version is not None)
     )

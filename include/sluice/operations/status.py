@@ -113,9 +113,9 @@ class Silence:
     text: str
 
     @classmethod
-    def of(cls, part: str, found: NoAnswer) -> Silence:
+    def of(cls, part: str, answer: NoAnswer) -> Silence:
         """Note that a part gives no answer, since when and why."""
-        return cls(part, found.since, str(found))
+        return cls(part, answer.since, str(answer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,25 +273,25 @@ class Status:
         def offset(value: Any) -> Offset | None:
             return None if value is None else Offset.from_json(value)
 
-        def target(one: Mapping[str, Any]) -> TargetStatus:
-            places = {name: offset(one.get(name)) for name in ("position", "enqueued")}
-            return TargetStatus(**{**known_fields(TargetStatus, one), **places})
+        def target(fields: Mapping[str, Any]) -> TargetStatus:
+            places = {name: offset(fields.get(name)) for name in ("position", "enqueued")}
+            return TargetStatus(**{**known_fields(TargetStatus, fields), **places})
 
         absent = dict.fromkeys(("next_batch", "lag_ms", "lag_bytes", "draining_by"))
-        made: dict[str, Callable[[Any], Any]] = {
+        makers: dict[str, Callable[[Any], Any]] = {
             "targets": target,
             "dumps": DumpView.from_json,
-            "subscriptions": lambda one: SubscriptionStatus(**known_fields(SubscriptionStatus, one)),
-            "no_answer": lambda one: Silence(**known_fields(Silence, one)),
-            "failures": lambda one: StageFailure(**known_fields(StageFailure, one)),
-            "stages": lambda one: StageStatus(one["name"], tuple(one["needs"]), one["batch"]),
+            "subscriptions": lambda fields: SubscriptionStatus(**known_fields(SubscriptionStatus, fields)),
+            "no_answer": lambda fields: Silence(**known_fields(Silence, fields)),
+            "failures": lambda fields: StageFailure(**known_fields(StageFailure, fields)),
+            "stages": lambda fields: StageStatus(fields["name"], tuple(fields["needs"]), fields["batch"]),
             "errors_counted": tuple,
         }
         return cls(**{
             **absent,
             **known_fields(cls, data),
             **{name: offset(data.get(name)) for name in ("head", "captured", "reread_from")},
-            **{name: [make(one) for one in data.get(name, ())] for name, make in made.items()},
+            **{name: [make(fields) for fields in data.get(name, ())] for name, make in makers.items()},
             "in_flight": [],
             "recent": [],
         })
@@ -321,11 +321,11 @@ class _Delivery:
         numbers = state.batches.numbers()
         quarantined = state.quarantine.all()
         acknowledged = {name: state.acks.get(name) for name in targets}
-        done = state.passed()
-        delivery = cls(cursor, [], done, acknowledged, quarantined, state.waiting())
+        last_passed = state.passed()
+        delivery = cls(cursor, [], last_passed, acknowledged, quarantined, state.waiting())
         requested_numbers = {
             *numbers[-recent:],
-            *(n for n in numbers if n > done),
+            *(n for n in numbers if n > last_passed),
             *delivery.first_lacking.intersection(numbers),
         }
         return replace(delivery, known=[batch for batch in map(state.batches.get, sorted(requested_numbers)) if batch])
@@ -334,7 +334,7 @@ class _Delivery:
     def first_lacking(self) -> set[int]:
         """The first batch that each quarantined target lacks, and each for which some wait."""
         apart = {*self.quarantined, *self.waiting}
-        return {found.following for name, found in self.acknowledged.items() if found and name in apart}
+        return {ack.following for name, ack in self.acknowledged.items() if ack and name in apart}
 
     @property
     def in_flight(self) -> list[Batch]:
@@ -389,11 +389,11 @@ def stages_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
     """
     with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
         names = [stage.name for stage in stages_of(runtime.pipeline, runtime.rules_folder)]
-        found = [(name, state.runs.read(claim, name)) for name in names]
+        progress = [(name, state.runs.read(claim, name)) for name in names]
     return [
-        {"stage": name, "rules": [], **StageSums.from_json(one.sums).result(), "in_drain": one.in_drain}
-        for name, one in found
-        if one is not None and one.sums
+        {"stage": name, "rules": [], **StageSums.from_json(record.sums).result(), "in_drain": record.in_drain}
+        for name, record in progress
+        if record is not None and record.sums
     ]
 
 
@@ -433,8 +433,8 @@ def status(runtime: Runtime, *, recent: int = 10, keep_s: float = 0.0) -> Status
         errors = [str(error)]
     now = _Source(int(time.time() * 1000))
     if source is not None:
-        now, said = _answered_source(source, silent)
-        errors = [*said, *errors]
+        now, source_errors = _answered_source(source, silent)
+        errors = [*source_errors, *errors]
     return Status(
         pipeline=runtime.name,
         state="unreachable",
@@ -488,18 +488,18 @@ def _ask_source(runtime: Runtime, connection: str, keep_s: float) -> Question[_S
         endpoint = runtime.resolver(connection)
         login = (endpoint.user, endpoint.password, str(sorted(endpoint.extra.items())))
         key = (runtime.pipeline.source.type, connection, endpoint.host, endpoint.port, *login)
-        known = _shared.get(key)
-        if known is not None and time.monotonic() - known[0] < min(keep_s, SHARED_S):
-            return known[1]
+        shared = _shared.get(key)
+        if shared is not None and time.monotonic() - shared[0] < min(keep_s, SHARED_S):
+            return shared[1]
 
         def look(source: Source) -> _Source:
             with source.open() as session:
                 kept_s = session.retention_s() if isinstance(session, TellsRetention) else None
                 retained = session.retained() if isinstance(session, RetainsForUs) else None
-                found = _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s, retained)
+                answer = _Source(int(time.time() * 1000), session.head, session.lag_bytes, kept_s, retained)
                 if not isinstance(session, RetainsForUs):
-                    _shared[key] = time.monotonic(), found
-                return found
+                    _shared[key] = time.monotonic(), answer
+                return answer
 
         name = server_name("source", runtime.resolver, connection)
         return server_questions.begin(name, partial(look, runtime.source_at(connection)))
@@ -508,16 +508,16 @@ def _ask_source(runtime: Runtime, connection: str, keep_s: float) -> Question[_S
 
 
 def _answered_source(
-    asked: Question[_Source] | _Source | SluiceError, silent: list[Silence]
+    source: Question[_Source] | _Source | SluiceError, silent: list[Silence]
 ) -> tuple[_Source, list[str]]:
     """Return the source, and a sentence if it is unknown; a source that does not answer is added to ``silent``."""
-    if isinstance(asked, _Source):
-        return asked, []
+    if isinstance(source, _Source):
+        return source, []
     unknown = _Source(int(time.time() * 1000))
-    if isinstance(asked, SluiceError):
-        return unknown, [str(asked)]
+    if isinstance(source, SluiceError):
+        return unknown, [str(source)]
     try:
-        answer = asked.answer()
+        answer = source.answer()
     except SluiceError as error:
         return unknown, [str(error)]
     if isinstance(answer, NoAnswer):
@@ -536,8 +536,8 @@ def _ask_filters(runtime: Runtime, member: str, keep_s: float) -> Question[list[
     """Ask the current server of a group whether its replication leaves out captured tables; None: asked within the last
     ``keep_s``.
     """
-    asked = _filtered.get((runtime.name, member))
-    if asked is not None and time.monotonic() - asked[0] < keep_s:
+    last_answer = _filtered.get((runtime.name, member))
+    if last_answer is not None and time.monotonic() - last_answer[0] < keep_s:
         return None
 
     def look(source: Source) -> list[Finding]:
@@ -556,14 +556,14 @@ def _left_out(name: str, member: str, requested_question: Question[list[Finding]
     """Return what the server that is read leaves out of captured tables, a sentence each; the last answer while it
     gives none.
     """
-    known = (name, member)
+    key = (name, member)
     try:
         answer = requested_question.answer() if requested_question is not None else None
         if isinstance(answer, Answer):
-            _filtered[known] = time.monotonic(), answer.value
+            _filtered[key] = time.monotonic(), answer.value
     except SluiceError as error:
         _log.info("replication_filters_read_failed", pipeline=name, server=member, error=str(error))
-    findings = _filtered.get(known, (0.0, []))[1]
+    findings = _filtered.get(key, (0.0, []))[1]
     return [
         f"source {member}: {finding.setting} is {finding.value}: {finding.why}"
         + (f" -> {finding.fix}" if finding.fix else "")
@@ -585,11 +585,11 @@ class _Stored:
     warnings: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, runtime: Runtime, state: PipelineState, known: Sequence[Batch]) -> _Stored:
-        """Read the store's part of the status. ``known``: the newest batches, ascending."""
+    def read(cls, runtime: Runtime, state: PipelineState, batches: Sequence[Batch]) -> _Stored:
+        """Read the store's part of the status. ``batches``: the newest batches, ascending."""
         return cls(
-            *newest_rules(runtime.store, known),
-            newest_files(runtime.store, known) if any(line.files for line in runtime.pipeline.mapping) else {},
+            *newest_rules(runtime.store, batches),
+            newest_files(runtime.store, batches) if any(line.files for line in runtime.pipeline.mapping) else {},
             waiting_letters(runtime.store, lambda: len(letters(runtime))),
             _verified(runtime.store),
             counted(runtime.store, runtime.loads),
@@ -601,7 +601,7 @@ class _Stored:
 def _unused_options(runtime: Runtime, state: PipelineState) -> list[str]:
     """Return a sentence for each option of a target that names a table without rows."""
     unused = options_without_captured_table(runtime, state)
-    return [f"{one.part}: {one.setting}: {one.why}; {one.fix}" for one in unused]
+    return [f"{finding.part}: {finding.setting}: {finding.why}; {finding.fix}" for finding in unused]
 
 
 def _read(
@@ -644,7 +644,7 @@ def _read(
             errors.append(str(error))
         filters = _left_out(runtime.name, member, asked_filters)
     paused = "" if switch.open else f"by {switch.by} since {switch.since}" + (switch.reason and f": {switch.reason}")
-    since = {one.part.removeprefix("target "): one.since for one in silent if one.part.startswith("target ")}
+    since = {quiet.part.removeprefix("target "): quiet.since for quiet in silent if quiet.part.startswith("target ")}
     targets = [
         replace(
             _target_status(config, delivery, now),
@@ -717,7 +717,7 @@ def _read(
         subscriptions=stored.subscriptions,
         no_answer=silent,
         failures=failures,
-        incomplete=[sentence(runtime.name, one) for one in incomplete],
+        incomplete=[sentence(runtime.name, table) for table in incomplete],
         alerts=holding(alerts),
         alerts_off=switched_off(alerts),
         stages=_stages(stages_of(runtime.pipeline, runtime.rules_folder), delivery),
@@ -756,15 +756,15 @@ def _stages(stages: Sequence[Stage], delivery: _Delivery) -> list[StageStatus]:
     if delivery.cursor is None:
         return [StageStatus(stage.name, stage.needs, None) for stage in stages]
     last = delivery.cursor.next_batch - 1
-    told = []
+    statuses = []
     for stage in stages:
         if stage.kind in {StageKind.LOAD, StageKind.ACKNOWLEDGE}:
             side = delivery.acknowledged[stage.subject]
-            told.append(StageStatus(stage.name, stage.needs, side.batch if side is not None else None))
+            statuses.append(StageStatus(stage.name, stage.needs, side.batch if side is not None else None))
             continue
-        waits = (one.number for one in delivery.in_flight if not has_passed(stage, stages, one))
-        told.append(StageStatus(stage.name, stage.needs, min(waits, default=last + 1) - 1))
-    return told
+        waits = (batch.number for batch in delivery.in_flight if not has_passed(stage, stages, batch))
+        statuses.append(StageStatus(stage.name, stage.needs, min(waits, default=last + 1) - 1))
+    return statuses
 
 
 def _verified(store: SegmentStore) -> dict[str, Any]:
@@ -883,15 +883,15 @@ def _no_worker(waiting: tuple[str, int] | None, pipelines: int, pool: str, now_m
 
 def _warnings(name: str, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
     """Return what will become a problem soon, one sentence each."""
-    found = [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
-    found += [
+    texts = [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
+    texts += [
         f"target {t.name} lacks batches that are no longer stored: it starts again from the snapshot, with batch "
         f"{t.starts_again}"
         for t in targets
         if t.starts_again
     ]
     unread = [d for d in dumps if d.no_reader and (d.no_reader_why or now_ms - d.no_reader_since_ms > UNREAD_S * 1000)]
-    return found + [f"dump {d.id}: {d.no_reader}; {d.take_up.replace('PIPELINE', name)}" for d in unread]
+    return texts + [f"dump {d.id}: {d.no_reader}; {d.take_up.replace('PIPELINE', name)}" for d in unread]
 
 
 _agreed: dict[tuple[str, str], float] = {}
@@ -935,14 +935,14 @@ def _read_checkpoint(runtime: Runtime, state: PipelineState, check: CheckpointCh
 
 
 def _disagreements(
-    name: str, asked: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
+    name: str, questions: Sequence[tuple[str, Question[Any] | SluiceError]], silent: list[Silence]
 ) -> list[str]:
     """Return the targets whose checkpoint does not match ZooKeeper.
 
     Those that do not answer are added to ``silent``; any other fault is left to the next load.
     """
     disagreements = []
-    for target, question in asked:
+    for target, question in questions:
         try:
             if isinstance(question, SluiceError):
                 raise question

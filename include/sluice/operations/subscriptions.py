@@ -87,7 +87,7 @@ def subscriptions(runtime: Runtime, state: PipelineState) -> list[SubscriptionSt
     """Return the status of all subscriptions of a pipeline, by name."""
     cursor = state.cursor()
     last = cursor.next_batch - 1 if cursor else 0
-    return [_status(runtime, state, found, last) for found in state.subscriptions.all()]
+    return [_status(runtime, state, subscription, last) for subscription in state.subscriptions.all()]
 
 
 def _status(runtime: Runtime, state: PipelineState, subscription: Subscription, last: int) -> SubscriptionStatus:
@@ -142,18 +142,18 @@ class Held:
     def __init__(self, runtime: Runtime, state: PipelineState) -> None:
         self._state = state
         self._before_s = time.time() - kept_s(runtime)
-        self._live = [found for found in state.subscriptions.all() if not found.expired_ms]
+        self._live = [subscription for subscription in state.subscriptions.all() if not subscription.expired_ms]
         self.expired: list[str] = []
 
     def keeps(self, batch: int, written_at_s: float) -> bool:
         """Return True if a subscription has not acknowledged the batch and the batch is not too old to be kept for
         it.
         """
-        return written_at_s >= self._before_s and any(found.batch < batch for found in self._live)
+        return written_at_s >= self._before_s and any(subscription.batch < batch for subscription in self._live)
 
     def expire(self, batch: int, *, dry_run: bool) -> None:
         """Expire the subscriptions that have not acknowledged the batch, before it is removed."""
-        for subscription in [one for one in self._live if one.batch < batch]:
+        for subscription in [subscription for subscription in self._live if subscription.batch < batch]:
             if dry_run or self._state.subscriptions.expire(subscription.name, batch, int(time.time() * 1000)):
                 self._live.remove(subscription)
                 self.expired.append(subscription.name)
@@ -175,7 +175,7 @@ def delete(runtime: Runtime, name: str, *, by: str, dry_run: bool) -> ActionPlan
     with runtime.state() as state:
         subscription = state.subscriptions.get(name)
         if subscription is None:
-            raise _unknown(runtime, name, [one.name for one in state.subscriptions.all()])
+            raise _unknown(runtime, name, [subscription.name for subscription in state.subscriptions.all()])
         if not dry_run:
             state.subscriptions.delete(name)
             state.alerts.clear(alert_key(name))
@@ -193,8 +193,8 @@ def delete(runtime: Runtime, name: str, *, by: str, dry_run: bool) -> ActionPlan
     )
 
 
-def _unknown(runtime: Runtime, name: str, known: Sequence[str]) -> ConfigError:
+def _unknown(runtime: Runtime, name: str, names: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"{runtime.name} has no subscription {name!r}{meant(name, known)}",
+        f"{runtime.name} has no subscription {name!r}{meant(name, names)}",
         hint=f"`sluice subscriptions list {runtime.name}` shows them",
     )

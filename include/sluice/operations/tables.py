@@ -46,7 +46,7 @@ def tables(
     with open_state() as state:
         cursor = state.cursor()
         counted = list(_newest(store, state, RECENT))
-        dumps = [view(state, one) for name in state.dumps.ids()[-_DUMPS:] if (one := state.dumps.get(name))]
+        dumps = [view(state, record) for name in state.dumps.ids()[-_DUMPS:] if (record := state.dumps.get(name))]
     lines = {name: _line(name, rows) for name, rows in _captured(store).items()}
     if cursor is not None and cursor.schema:
         _add_definitions(lines, SchemaStore(store).load(cursor.schema, source.stored_definitions))
@@ -58,8 +58,8 @@ def tables(
             line["last_batch"] = max(line["last_batch"], number)
     for dump in dumps:
         for copied in dump.tables:
-            said = {"id": dump.id, "state": copied.state, "rows": copied.rows, "at_ms": dump.created_ms}
-            lines.get(copied.table, {})["dump"] = said
+            last_dump = {"id": dump.id, "state": copied.state, "rows": copied.rows, "at_ms": dump.created_ms}
+            lines.get(copied.table, {})["dump"] = last_dump
     _add_results(lines, kept(store, 10))
     for letter in known_letters:
         if letter.table in lines:
@@ -85,8 +85,8 @@ def _add_results(lines: dict[str, dict[str, Any]], results: Sequence[VerifyResul
     for result in results:
         for table in result.tables:
             if table.table in lines and not table.skipped:
-                said = {"id": result.id, "at_ms": result.began_ms, "target": table.target, "differing": table.differing}
-                lines[table.table]["verified"] = said
+                last = {"id": result.id, "at_ms": result.began_ms, "target": table.target, "differing": table.differing}
+                lines[table.table]["verified"] = last
 
 
 def table(open_state: OpenState, store: SegmentStore, source: Source, name: str) -> dict[str, Any]:
@@ -96,24 +96,24 @@ def table(open_state: OpenState, store: SegmentStore, source: Source, name: str)
     Raises ConfigError for a name that is not schema.table.
     """
     wanted_table = table_id(name)
-    end, looked, found = time.monotonic() + _LOOK_S, 0, []
+    end, looked, statements = time.monotonic() + _LOOK_S, 0, []
     definition, unknown, position = None, None, ""
     with open_state() as state:
         cursor = state.cursor()
         for _, manifest in _newest(store, state, LOOKED_AT):
             looked += 1
-            found += [
+            statements += [
                 {
                     "batch": manifest.batch,
-                    "file": one.file,
-                    "offset": one.offset,
-                    "gtid": one.gtid,
-                    "commit_time_us": one.commit_time_us,
-                    "sql": one.sql[:10_000],
+                    "file": statement.file,
+                    "offset": statement.offset,
+                    "gtid": statement.gtid,
+                    "commit_time_us": statement.commit_time_us,
+                    "sql": statement.sql[:10_000],
                 }
-                for one in reversed(manifest.ddl)
-                if one.table == name
-                or any(_names(change, wanted_table.schema, wanted_table.table) for change in one.changes)
+                for statement in reversed(manifest.ddl)
+                if statement.table == name
+                or any(_names(change, wanted_table.schema, wanted_table.table) for change in statement.changes)
             ]
             if time.monotonic() > end:
                 break
@@ -128,7 +128,7 @@ def table(open_state: OpenState, store: SegmentStore, source: Source, name: str)
         "position": position,
         "definition": definition,
         "unknown": unknown,
-        "statements": found,
+        "statements": statements,
         "looked_at": looked,
     }
 

@@ -73,23 +73,23 @@ def switch(
             return ActionPlan("switch", (f"target {target}: {to} is written already",))
         process = _begun(runtime, state, target)
         candidates = _candidates(config.servers, now, to, target)
-        found = _first_fit(runtime, state, candidates, target, process, rewind=rewind)
-        plan = ActionPlan("switch", tuple(_steps(runtime.name, target, now, found, process)))
+        server = _first_fit(runtime, state, candidates, target, process, rewind=rewind)
+        plan = ActionPlan("switch", tuple(_steps(runtime.name, target, now, server, process)))
         if dry_run:
             return plan
         state.pause_switch.set(open_=None, by=by, reason="switch")  # processes at work stop, and begin again
         with state.consumer(target) as lease:
             process = _begun(runtime, state, target)
-            wanted, silent = _fenced(runtime, state, lease, target, now, process)
-            found = _fit(runtime, state, found.connection, target, process, rewind=rewind, wanted=wanted)
-            _take_over(state, lease, target, found, process)
-        details = {"target": target, "from": now, "to": found.connection, "reason": reason}
-        if found.lacks:
-            details["delivered_again"] = f"{found.lacks[0].number} to {found.lacks[-1].number}"
+            least, silent = _fenced(runtime, state, lease, target, now, process)
+            server = _fit(runtime, state, server.connection, target, process, rewind=rewind, least=least)
+            _take_over(state, lease, target, server, process)
+        details = {"target": target, "from": now, "to": server.connection, "reason": reason}
+        if server.lacks:
+            details["delivered_again"] = f"{server.lacks[0].number} to {server.lacks[-1].number}"
         state.audit.note(by=by, what="switch target", details=details)
     _log.warning(
         "target_switched",
-        pipeline=runtime.name, target=target, previous=now, connection=found.connection, batch=found.held,
+        pipeline=runtime.name, target=target, previous=now, connection=server.connection, batch=server.held,
     )  # fmt: skip
     return ActionPlan("switch", (*plan.steps, *silent))
 
@@ -150,10 +150,10 @@ def _fit(
     process: Acknowledgement,
     *,
     rewind: bool,
-    wanted: int = 0,
+    least: int = 0,
     patience_s: float | None = None,
 ) -> _Other:
-    """Return the server with what it lacks. Wait for a replica that is behind ``process``, or behind ``wanted``.
+    """Return the server with what it lacks. Wait for a replica that is behind ``process``, or behind ``least``.
 
     Raises CheckpointError, SegmentError, ConfigError, TargetUnavailable.
     """
@@ -171,7 +171,7 @@ def _fit(
     while True:
         checkpoint = check.checkpoints.read()
         wrong = check.disagreement(checkpoint)
-        behind = wrong.kind in _KINDS_BEHIND if wrong is not None else checkpoint is None or checkpoint.batch < wanted
+        behind = wrong.kind in _KINDS_BEHIND if wrong is not None else checkpoint is None or checkpoint.batch < least
         if not behind or time.monotonic() >= deadline:
             break
         time.sleep(_LOOK_S)
@@ -230,19 +230,17 @@ def _refused(
     return error
 
 
-def _steps(name: str, target: str, now: str, found: _Other, process: Acknowledgement) -> Iterator[str]:
-    yield (
-        f"target {target} is written at {found.connection} from now on ({found.check.checkpoints.place}), instead of "
-        f"{now}"
-    )
-    if found.lacks:
-        first, last = found.lacks[0].number, found.lacks[-1].number
-        yield f"{found.connection} lacks batches {first} to {last}: they are delivered again, in order"
+def _steps(name: str, target: str, now: str, server: _Other, process: Acknowledgement) -> Iterator[str]:
+    to = server.connection
+    yield f"target {target} is written at {to} from now on ({server.check.checkpoints.place}), instead of {now}"
+    if server.lacks:
+        first, last = server.lacks[0].number, server.lacks[-1].number
+        yield f"{to} lacks batches {first} to {last}: they are delivered again, in order"
     else:
-        yield f"{found.connection} holds batch {found.held}, batch {process.batch} was acknowledged: nothing is lacking"
+        yield f"{to} holds batch {server.held}, batch {process.batch} was acknowledged: nothing is lacking"
     yield (
-        f"loads under way stop, and begin again at {found.connection}; {now} refuses what they still write. "
-        f"Replication from {now} to {found.connection} has to be ended: both would write"
+        f"loads under way stop, and begin again at {to}; {now} refuses what they still write. "
+        f"Replication from {now} to {to} has to be ended: both would write"
     )
     yield f"`sluice verify run {name} --target {target}` afterwards compares all rows"
 
@@ -261,24 +259,24 @@ def _fenced(
     except Fenced:
         raise
     except SluiceError as error:
-        said = (
+        warning = (
             f"{connection} could not be told ({error.message}): a process that still reaches it may write the rest of "
             "its batch there, which is not acknowledged"
         )
-        return 0, (said,)
+        return 0, (warning,)
 
 
-def _take_over(state: PipelineState, lease: Lease, target: str, found: _Other, process: Acknowledgement) -> None:
+def _take_over(state: PipelineState, lease: Lease, target: str, server: _Other, process: Acknowledgement) -> None:
     """Fence the other server, and write there from now on. Raises CheckpointError, Fenced, LoadError."""
-    check = found.check
-    if found.lacks:
-        first = found.lacks[0]
+    check = server.check
+    if server.lacks:
+        first = server.lacks[0]
         held_checkpoint = Checkpoint(lease.epoch, first.number - 1, first.first, state.identity())
         check.checkpoints.rewind(held_checkpoint)
-        state.redeliver(lease, target, first.first, found.lacks)
+        state.redeliver(lease, target, first.first, server.lacks)
     else:
         check.checkpoints.take_over(lease.epoch, process.began, identity=state.identity(), agrees=check.require)
-    state.switch_target(lease, target, found.connection, int(time.time() * 1000))
+    state.switch_target(lease, target, server.connection, int(time.time() * 1000))
 
 
 def server_lines(runtime: Runtime, state: PipelineState, target: str) -> Iterator[tuple[str, SluiceError | None]]:

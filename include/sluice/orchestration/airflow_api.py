@@ -36,13 +36,13 @@ class AirflowApi:
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON answer. Raises ConfigError for a refused login, RetryableError for every other failure."""
-        known = bool(self._token)
-        if not known:
+        has_token = bool(self._token)
+        if not has_token:
             self._login()
         try:
             return self._send(method, f"/api/v2{path}", body)
         except ConfigError:  # the token may have expired
-            if not known:
+            if not has_token:
                 raise
             self._login()
             return self._send(method, f"/api/v2{path}", body)
@@ -78,14 +78,14 @@ class AirflowApi:
 
 def tagged_dags(api: AirflowApi, tag: str) -> list[str]:
     """Return the ids of all of Sluice's DAGs with this tag, however many there are."""
-    found: list[str] = []
+    dag_ids: list[str] = []
     while True:
-        page_of = [("limit", _AT_ONCE), ("offset", len(found)), ("order_by", "dag_id")]
-        asked = urlencode([("tags", "sluice"), ("tags", tag), ("tags_match_mode", "all"), *page_of])
-        page = [dag["dag_id"] for dag in api.call("GET", f"/dags?{asked}")["dags"]]
-        found += page
+        page_of = [("limit", _AT_ONCE), ("offset", len(dag_ids)), ("order_by", "dag_id")]
+        query = urlencode([("tags", "sluice"), ("tags", tag), ("tags_match_mode", "all"), *page_of])
+        page = [dag["dag_id"] for dag in api.call("GET", f"/dags?{query}")["dags"]]
+        dag_ids += page
         if len(page) < _AT_ONCE:
-            return found
+            return dag_ids
 
 
 def remove_runs(
@@ -107,11 +107,11 @@ def remove_runs(
         for ids in pages:
             action = {"action": "delete", "entities": ids, "action_on_non_existence": "skip"}
             answer = api.call("PATCH", f"/dags/{quote(dag_id, safe='')}/dagRuns", {"actions": [action]})
-            done = len((answer.get("delete") or {}).get("success", []))
-            removed += done
+            deleted = len((answer.get("delete") or {}).get("success", []))
+            removed += deleted
             if clock() > until:
                 return removed
-            if done < len(ids):
+            if deleted < len(ids):
                 break
     return removed
 
@@ -129,14 +129,14 @@ def count_runs(api: AirflowApi, dag_id: str, *, before: datetime, idle_before: d
 
 
 def _idle_path(dag_id: str, before: datetime) -> str:
-    asked = urlencode([
+    query = urlencode([
         ("task_id", "drain"),
         ("state", "skipped"),
         ("end_date_lte", before.isoformat()),
         ("order_by", "id"),
         ("limit", _AT_ONCE),
     ])
-    return f"/dags/{quote(dag_id, safe='')}/dagRuns/~/taskInstances?{asked}"
+    return f"/dags/{quote(dag_id, safe='')}/dagRuns/~/taskInstances?{query}"
 
 
 def _idle(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
@@ -150,14 +150,14 @@ def _idle(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]
 
 
 def _ended_path(dag_id: str, before: datetime) -> str:
-    asked = urlencode([
+    query = urlencode([
         ("state", "success"),
         ("state", "failed"),
         ("end_date_lte", before.isoformat()),
         ("order_by", "id"),
         ("limit", _AT_ONCE),
     ])
-    return f"/dags/{quote(dag_id, safe='')}/dagRuns?{asked}"
+    return f"/dags/{quote(dag_id, safe='')}/dagRuns?{query}"
 
 
 def _ended(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:

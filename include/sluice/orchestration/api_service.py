@@ -106,10 +106,10 @@ class ApiService:
     def state(self) -> dict[str, Any]:
         """Return what the page shows: ``addresses``, or ``error``; neither while it is starting."""
         try:
-            found: dict[str, Any] = json.loads(self._place.read_text(encoding="utf-8") or "{}")
+            content: dict[str, Any] = json.loads(self._place.read_text(encoding="utf-8") or "{}")
         except (OSError, ValueError):
-            found = {}
-        return found or ({"error": self._said} if self._said else {})
+            content = {}
+        return content or ({"error": self._said} if self._said else {})
 
     def _keep(self) -> None:
         while not self._over.is_set():
@@ -210,6 +210,6 @@ def _text(error: Exception) -> str:
     return re.sub(r"--([a-z][a-z-]+)", lambda option: _PREFIX + option[1].replace("-", "_").upper(), text)
 
 
-def _write(opened: int, said: dict[str, Any]) -> None:
+def _write(opened: int, content: dict[str, Any]) -> None:
     os.ftruncate(opened, 0)
-    os.pwrite(opened, json.dumps(said).encode() if said else b"", 0)
+    os.pwrite(opened, json.dumps(content).encode() if content else b"", 0)

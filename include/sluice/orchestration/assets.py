@@ -68,9 +68,9 @@ def _events(runtime: Runtime, target: str, claim: str) -> list[TableEvent]:
             before, acknowledged = state.announcements.read(target), state.acks.get(target)
             if acknowledged is None:
                 return []
-            held = int(acknowledged.batch)
-            share = before.share(claim, min(state.batches.claimed_numbers(claim), default=None), held)
-            first, last = share or (held + 1, held)
+            loaded_batch = int(acknowledged.batch)
+            share = before.share(claim, min(state.batches.claimed_numbers(claim), default=None), loaded_batch)
+            first, last = share or (loaded_batch + 1, loaded_batch)
             wanted_numbers = [number for number in state.batches.numbers() if first <= number <= last][-MOST_AT_ONCE:]
             events = table_events(
                 [batch for batch in map(state.batches.get, wanted_numbers) if batch is not None],
@@ -80,8 +80,8 @@ def _events(runtime: Runtime, target: str, claim: str) -> list[TableEvent]:
                 target=target,
                 transactions=partial(executed, runtime.pipeline.source.type),
             )
-            known = before.last == held if share is None else share == before.shares.get(claim)
-            if known or state.announcements.take(target, before, claim, share, held):
+            is_announced = before.last == loaded_batch if share is None else share == before.shares.get(claim)
+            if is_announced or state.announcements.take(target, before, claim, share, loaded_batch):
                 return events
     _log.warning("assets_announce_later", pipeline=runtime.name, target=target, attempts=_ATTEMPTS)
     return []

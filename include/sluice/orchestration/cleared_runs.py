@@ -122,9 +122,9 @@ def release_ended_runs(session: Session) -> list[str]:
     from airflow.utils.state import DagRunState, TaskInstanceState
     from sqlalchemy import or_, select
 
-    ours = DagRun.dag_id.startswith(dag_id_of(""), autoescape=True)
+    is_own = DagRun.dag_id.startswith(dag_id_of(""), autoescape=True)
     is_open = select(DagRun.dag_id, DagRun.logical_date).where(
-        ours, DagRun.state.in_(_OPEN), DagRun.logical_date.is_not(None)
+        is_own, DagRun.state.in_(_OPEN), DagRun.logical_date.is_not(None)
     )
     released: list[str] = []
     for dag_id, at in session.execute(is_open).all():
@@ -224,33 +224,33 @@ def admit_new_tasks(session: Session) -> list[str]:
         if before is None:
             continue
         in_it = select(TaskInstance).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == before.run_id)
-        known = in_it.with_only_columns(TaskInstance.task_id).where(
+        known_tasks = in_it.with_only_columns(TaskInstance.task_id).where(
             or_(TaskInstance.state.is_(None), TaskInstance.state != TaskInstanceState.REMOVED)
         )
         new = (
             select(TaskInstance)
             .join(DagRun, (TaskInstance.dag_id == DagRun.dag_id) & (TaskInstance.run_id == DagRun.run_id))
             .where(DagRun.dag_id == dag_id, DagRun.logical_date == at)
-            .where(TaskInstance.state.is_(None), TaskInstance.task_id.not_in(known))
+            .where(TaskInstance.state.is_(None), TaskInstance.task_id.not_in(known_tasks))
         )
         serial = [
             instance
             for instance in session.scalars(new)
             if _depends_on_past(session, instance.dag_run, instance.task_id)
         ]
-        for one in serial:
-            removed = session.scalar(in_it.where(TaskInstance.task_id == one.task_id))
+        for task in serial:
+            removed = session.scalar(in_it.where(TaskInstance.task_id == task.task_id))
             if removed is not None:
                 removed.set_state(TaskInstanceState.SKIPPED, session=session)
                 continue
-            made = TaskInstance(
-                SerializedBaseOperator(task_id=one.task_id),
-                one.dag_version_id,
+            skipped_task = TaskInstance(
+                SerializedBaseOperator(task_id=task.task_id),
+                task.dag_version_id,
                 run_id=before.run_id,
                 state=TaskInstanceState.SKIPPED,
             )
-            made.dag_id = dag_id
-            session.add(made)
+            skipped_task.dag_id = dag_id
+            session.add(skipped_task)
         if serial:
             admitted.append(before.run_id)
     return admitted
@@ -308,7 +308,7 @@ def follow_cleared_tasks(session: Session) -> list[str]:
             tasks[name]
             for name in red
             if not red & (above := _upstream(session, run, name))
-            and any(_began_after(tasks[one], tasks[name]) for one in above & tasks.keys())
+            and any(_began_after(tasks[earlier], tasks[name]) for earlier in above & tasks.keys())
         ]
         if anew:
             clear_task_instances(anew, session)
@@ -318,13 +318,13 @@ def follow_cleared_tasks(session: Session) -> list[str]:
 
 def _upstream(session: Session, run: DagRun, task: str) -> set[str]:
     """Return all tasks before this one in the graph of the run."""
-    found = _task(session, run, task)
-    return set(found.get_flat_relative_ids(upstream=True)) if found else set()
+    operator = _task(session, run, task)
+    return set(operator.get_flat_relative_ids(upstream=True)) if operator else set()
 
 
 def _depends_on_past(session: Session, run: DagRun, task: str) -> bool:
-    found = _task(session, run, task)
-    return bool(found and found.depends_on_past)
+    operator = _task(session, run, task)
+    return bool(operator and operator.depends_on_past)
 
 
 def _task(session: Session, run: DagRun, task: str) -> Any:
@@ -335,9 +335,9 @@ def _task(session: Session, run: DagRun, task: str) -> Any:
     return dag.get_task(task) if dag and dag.has_task(task) else None
 
 
-def _began_after(one: TaskInstance, other: TaskInstance) -> bool:
-    """Return True if the current attempt of ``one`` began after ``other`` had ended."""
-    return bool(one.start_date and other.end_date and one.start_date > other.end_date)
+def _began_after(later: TaskInstance, earlier: TaskInstance) -> bool:
+    """Return True if the current attempt of ``later`` began after ``earlier`` had ended."""
+    return bool(later.start_date and earlier.end_date and later.start_date > earlier.end_date)
 
 
 def _places(session: Session, dag_id: str) -> int:

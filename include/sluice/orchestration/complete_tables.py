@@ -69,9 +69,9 @@ def open_watch(pipeline: str, target: str, until_us: int, runtime: Runtime | Non
     return watch(runtime or open_runtime(pipeline), target, until_us, other_runtimes(pipeline))
 
 
-def left_over(seen: TableWatch, states: Sequence[TableState], *, late: bool) -> list[str]:
+def left_over(watch: TableWatch, states: Sequence[TableState], *, late: bool) -> list[str]:
     """Return what is waited for; empty: nothing. Tables that wait for more than the log are left to the later task."""
-    if not seen.is_settled:
+    if not watch.is_settled:
         return ["the source is still committing what began before"]
     return [state.why for state in states if state.why and (late or not state.is_blocked)]
 
@@ -101,23 +101,23 @@ class CompleteOperator(SluiceOperator):
         until, every = run.data_interval_end, run.data_interval_end - run.data_interval_start
         seen_watch = open_watch(self.pipeline, self.target, _microseconds(until))
         states = list(seen_watch.look().values())
-        left = left_over(seen_watch, states, late=self.late)
-        if left and not (self.late and datetime.now(UTC) >= until + every):
-            self.log.info("%d tables are not complete up to %s: %s", len(left), until, left[0])
+        reasons = left_over(seen_watch, states, late=self.late)
+        if reasons and not (self.late and datetime.now(UTC) >= until + every):
+            self.log.info("%d tables are not complete up to %s: %s", len(reasons), until, reasons[0])
             self.wait(CompleteTrigger(self.pipeline, self.target, _microseconds(until), self.late))
-        mine = self._claim(context)
-        told = take(seen_watch, states, mine)
-        _told[mine] = [state.uri for state in told]
+        own_claim = self._claim(context)
+        complete = take(seen_watch, states, own_claim)
+        _told[own_claim] = [state.uri for state in complete]
         accessor = context["outlet_events"][complete_outlet(seen_watch.writer.runtime.name, self.target)]
-        for state in told:
+        for state in complete:
             accessor.add(Asset(uri=complete_uri(state.uri), group=GROUP), extra=seen_watch.details(state))
         self.log.info(
-            "complete up to %s: %s", until, ", ".join(state.uri for state in told[:_SHOWN]) or "no further table"
+            "complete up to %s: %s", until, ", ".join(state.uri for state in complete[:_SHOWN]) or "no further table"
         )
         for state in states:
             if state.why:
                 self.log.warning("%s is not complete: %s", state.uri, state.why)
-        return {"until": until.isoformat(), "tables": len(told), "left": sum(bool(state.why) for state in states)}
+        return {"until": until.isoformat(), "tables": len(complete), "left": sum(bool(state.why) for state in states)}
 
     def _claim(self, context: Any) -> str:
         return f"{claim(context['ti'].dag_id, context['ti'].run_id)}:{self.task_id}"
@@ -128,11 +128,11 @@ def note_success(context: Any) -> None:
     from sluice.operations.completeness import confirm
 
     task = context["task"]
-    mine = f"{claim(context['ti'].dag_id, context['ti'].run_id)}:{task.task_id}"
-    uris = _told.pop(mine, [])
+    own_claim = f"{claim(context['ti'].dag_id, context['ti'].run_id)}:{task.task_id}"
+    uris = _told.pop(own_claim, [])
     if uris:
         with suppress(SluiceError):  # only a Clear of this task would tell again
-            confirm(open_runtime(task.pipeline), uris, _microseconds(context["dag_run"].data_interval_end), mine)
+            confirm(open_runtime(task.pipeline), uris, _microseconds(context["dag_run"].data_interval_end), own_claim)
 
 
 def _microseconds(at: datetime) -> int:
@@ -156,19 +156,19 @@ class CompleteTrigger(BaseTrigger):  # type: ignore[misc]
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and the arguments that Airflow stores."""
-        given = {"pipeline": self.pipeline, "target": self.target, "until_us": self.until_us, "late": self.late}
-        return f"{type(self).__module__}.{type(self).__qualname__}", given
+        arguments = {"pipeline": self.pipeline, "target": self.target, "until_us": self.until_us, "late": self.late}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire when nothing is left to wait for."""
-        known: list[tuple[Runtime, TableWatch, timedelta]] = []
+        current: list[tuple[Runtime, TableWatch, timedelta]] = []
 
         def over(opened: Runtime) -> bool:
-            if not known or known[0][0] is not opened:
+            if not current or current[0][0] is not opened:
                 complete = opened.pipeline.complete
                 every = complete.every if complete is not None else timedelta(0)
-                known[:] = [(opened, open_watch(self.pipeline, self.target, self.until_us, opened), every)]
-            _, seen_watch, every = known[0]
+                current[:] = [(opened, open_watch(self.pipeline, self.target, self.until_us, opened), every)]
+            _, seen_watch, every = current[0]
             if not left_over(seen_watch, list(seen_watch.look().values()), late=self.late):
                 return True
             return self.late and datetime.now(UTC).timestamp() * 1e6 >= self.until_us + every.total_seconds() * 1e6
@@ -230,8 +230,8 @@ class SluiceTableSensor(BaseSensorOperator):  # type: ignore[misc]
     def poke(self, context: Context) -> bool:
         """Return True if the table is complete."""
         with boundary():
-            found = completed_until(self.uri, self.zookeeper_conn_id, self.root)
-        return found >= _time(self.until)
+            complete_until = completed_until(self.uri, self.zookeeper_conn_id, self.root)
+        return complete_until >= _time(self.until)
 
 
 class TableCompleteTrigger(BaseTrigger):  # type: ignore[misc]
@@ -250,9 +250,9 @@ class TableCompleteTrigger(BaseTrigger):  # type: ignore[misc]
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and the arguments that Airflow stores."""
-        given = {"uri": self.uri, "until_us": self.until_us}
-        given |= {"zookeeper_conn_id": self.zookeeper_conn_id, "root": self.root}
-        return f"{type(self).__module__}.{type(self).__qualname__}", given
+        arguments = {"uri": self.uri, "until_us": self.until_us}
+        arguments |= {"zookeeper_conn_id": self.zookeeper_conn_id, "root": self.root}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire when the table is complete, or when ZooKeeper cannot be asked."""

@@ -72,16 +72,16 @@ def _by_the_spark_provider(endpoint: Endpoint) -> Endpoint:
             hint="its host is a name or sc://NAME, without a path; port, user id, token and Use SSL have fields of "
             "their own",
         ) from None
-    given = dict(one.partition("=")[::2] for one in url.path.lstrip("/;").split(";") if one)
+    params = dict(part.partition("=")[::2] for part in url.path.lstrip("/;").split(";") if part)
     return replace(
         endpoint,
         host=url.hostname or "",
         port=port,
-        user=unquote(given.get(SparkConnectHook.PARAM_USER_ID, "")),
-        password=unquote(given.get(SparkConnectHook.PARAM_TOKEN, "")),
+        user=unquote(params.get(SparkConnectHook.PARAM_USER_ID, "")),
+        password=unquote(params.get(SparkConnectHook.PARAM_TOKEN, "")),
         extra={
             **endpoint.extra,
-            **{name: unquote(given[name]) for name in given if name == SparkConnectHook.PARAM_USE_SSL},
+            **{name: unquote(params[name]) for name in params if name == SparkConnectHook.PARAM_USE_SSL},
         },
     )
 

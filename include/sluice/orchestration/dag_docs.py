@@ -124,10 +124,10 @@ def pipeline_doc(pipeline: PipelineConfig, path: str, stages: Sequence[Stage]) -
     parts.append("\n".join(rows))
     parts.append(f"Stages, a task each: {', '.join(f'`{stage.name}`' for stage in stages)}.")
     capture = pipeline.capture
-    taken = ", ".join(f"`{r}`" for r in capture.include)
-    left = ", ".join(f"`{r}`" for r in capture.exclude)
+    included = ", ".join(f"`{r}`" for r in capture.include)
+    excluded = ", ".join(f"`{r}`" for r in capture.exclude)
     parts.append(
-        f"Captured: {taken}{f' but not {left}' if left else ''}; rules: "
+        f"Captured: {included}{f' but not {excluded}' if excluded else ''}; rules: "
         f"{f'`{pipeline.rules}`' if pipeline.rules else 'none'}; up to {pipeline.window} batches in flight; a batch "
         f"closes after {capture.batch.max_changes:,} changes, {capture.batch.max_bytes / 2**20:,.0f} MiB of log or "
         f"{capture.batch.max_wait.total_seconds():g} s."

@@ -92,41 +92,43 @@ class LastAnswers:
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
 
-    async def newest(self, asked: Mapping[str, Shown], *, listed: bool = False) -> list[Shown]:
+    async def newest(self, blanks: Mapping[str, Shown], *, listed: bool = False) -> list[Shown]:
         """Return the answers of all keys, in order, as new as they arrive within a few seconds.
 
         Args:
-            asked: key -> what is shown while there is no answer.
+            blanks: key -> what is shown while there is no answer.
             listed: they are the rows of a list, for which :data:`LIST_S` and :data:`LOOKS_PER_S` hold.
         """
-        fresh_s = max(FRESH_S, len(asked) / LOOKS_PER_S) if listed else FRESH_S
+        fresh_s = max(FRESH_S, len(blanks) / LOOKS_PER_S) if listed else FRESH_S
         with self._lock:
-            kept = [self._kept.setdefault(key, _Kept()) for key in asked]
+            entries = [self._kept.setdefault(key, _Kept()) for key in blanks]
             due = [
-                (key, one)
-                for key, one in zip(asked, kept, strict=True)
-                if not one.under_way and time.monotonic() - one.at >= fresh_s
+                (key, entry)
+                for key, entry in zip(blanks, entries, strict=True)
+                if not entry.under_way and time.monotonic() - entry.at >= fresh_s
             ]
             if listed:
-                waiting = sum(one.under_way and one.began is None for one in kept)
+                waiting = sum(entry.under_way and entry.began is None for entry in entries)
                 due = sorted(due, key=lambda each: each[1].at)[: max(LISTED_MOST - waiting, 0)]
             else:  # a look that waits for a list's thread is begun by another one
-                due += [(key, one) for key, one in zip(asked, kept, strict=True) if one.under_way and one.listed]
-            for key, one in due:
-                one.under_way, one.listed, one.asked, one.began = True, listed, time.monotonic(), None
-                (self._listed if listed else self._pool).submit(self._run, key, one)
-        await self._settled(kept, LIST_S if listed else FIRST_S)
+                due += [
+                    (key, entry) for key, entry in zip(blanks, entries, strict=True) if entry.under_way and entry.listed
+                ]
+            for key, entry in due:
+                entry.under_way, entry.listed, entry.asked, entry.began = True, listed, time.monotonic(), None
+                (self._listed if listed else self._pool).submit(self._run, key, entry)
+        await self._settled(entries, LIST_S if listed else FIRST_S)
         with self._lock:
-            return [_as_of_now(one, before) for one, before in zip(kept, asked.values(), strict=True)]
+            return [_as_of_now(entry, before) for entry, before in zip(entries, blanks.values(), strict=True)]
 
-    def forget(self, known: Collection[str]) -> None:
+    def forget(self, keys: Collection[str]) -> None:
         """Drop the answers of all keys other than these."""
         with self._lock:
-            for key in self._kept.keys() - set(known):
+            for key in self._kept.keys() - set(keys):
                 del self._kept[key]
 
     # -- inside --------------------------------------------------------------------------------------------------------
-    async def _settled(self, kept: Sequence[_Kept], limit_s: float) -> None:
+    async def _settled(self, entries: Sequence[_Kept], limit_s: float) -> None:
         """Wait until none of them has a look that is worth waiting for, at most ``limit_s``.
 
         Looks go on if the request is given up.
@@ -138,10 +140,10 @@ class LastAnswers:
                 loop.call_soon_threadsafe(news.set)
 
         with self._lock:
-            for one in kept:
-                one.news.add(wake)
+            for entry in entries:
+                entry.news.add(wake)
         try:
-            while patience_s := max((one.patience_s for one in kept), default=0.0):
+            while patience_s := max((entry.patience_s for entry in entries), default=0.0):
                 left_s = last - time.monotonic()
                 if left_s <= 0:
                     break
@@ -150,33 +152,33 @@ class LastAnswers:
                     await asyncio.wait_for(news.wait(), min(patience_s, left_s))
         finally:
             with self._lock:
-                for one in kept:
-                    one.news.discard(wake)
+                for entry in entries:
+                    entry.news.discard(wake)
 
-    def _run(self, key: str, kept: _Kept) -> None:
+    def _run(self, key: str, entry: _Kept) -> None:
         with self._lock:
-            if not kept.under_way or kept.began is not None:  # another thread was first
+            if not entry.under_way or entry.began is not None:  # another thread was first
                 return
-            kept.began_ms, kept.began, kept.listed = int(time.time() * 1000), time.monotonic(), False
+            entry.began_ms, entry.began, entry.listed = int(time.time() * 1000), time.monotonic(), False
         answer = None
         try:
             answer = self._ask(key)
         finally:
             with self._lock:
                 if answer is not None:
-                    kept.answer, kept.at = answer, time.monotonic()
-                kept.under_way = False
-                news = list(kept.news)
+                    entry.answer, entry.at = answer, time.monotonic()
+                entry.under_way = False
+                news = list(entry.news)
             for wake in news:
                 wake()
 
 
-def _as_of_now(kept: _Kept, before: Shown) -> Shown:
+def _as_of_now(entry: _Kept, before: Shown) -> Shown:
     """Return the last answer, with a note if the next one is overdue."""
-    answer = kept.answer if kept.answer is not None else before
-    if not kept.under_way or kept.began is None or time.monotonic() - kept.began < OVERDUE_S:
+    answer = entry.answer if entry.answer is not None else before
+    if not entry.under_way or entry.began is None or time.monotonic() - entry.began < OVERDUE_S:
         return answer
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(kept.began_ms / 1000))
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.began_ms / 1000))
     text = f"the status of this pipeline: no answer since {since}; what is shown is older"
     silent = {"part": "status", "since": since, "text": text}
     return {**answer, "state": "no_answer", "no_answer": [silent, *answer.get("no_answer", ())]}

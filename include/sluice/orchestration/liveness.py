@@ -105,26 +105,26 @@ class SchedulerWatch:
 
     def _look(self) -> None:
         try:
-            said = self._ask()
+            reply = self._ask()
             self._asked_at = self._clock()
-            if said.answer is not Answer.UNKNOWN:
-                answer = self._judged(said)
+            if reply.answer is not Answer.UNKNOWN:
+                answer = self._judged(reply)
                 if answer is not self._known:
                     log.info("scheduler_state_changed", state=answer.value)
                 self._known, self._known_at = answer, self._asked_at
         finally:
             self._asking.release()
 
-    def _judged(self, said: Said) -> Answer:
+    def _judged(self, reply: Said) -> Answer:
         """Judge an answer: dead only if the heartbeat is too old and stands still.
 
         A dead scheduler is alive again when Airflow says so.
         """
-        if said.answer is Answer.ALIVE:
+        if reply.answer is Answer.ALIVE:
             self._beat = None
             return Answer.ALIVE
-        if said.heartbeat != self._beat:
-            self._beat, self._beat_at, self._same = said.heartbeat, self._asked_at, 0
+        if reply.heartbeat != self._beat:
+            self._beat, self._beat_at, self._same = reply.heartbeat, self._asked_at, 0
         self._same += 1
         stuck = self._same >= STUCK_LOOKS and self._asked_at - self._beat_at >= STUCK_S
         return Answer.DEAD if stuck else self._known
@@ -157,8 +157,8 @@ def addresses() -> list[str]:
     base = conf.get("api", "base_url", fallback="") or "/"
     if base.startswith("/"):  # the executor's own default
         base = f"http://localhost:{conf.get('api', 'port', fallback='8080')}{base}"
-    given = [conf.get("core", "execution_api_server_url", fallback="") or base, base]
-    return list(dict.fromkeys(one.rstrip("/").removesuffix("/execution") for one in given))
+    urls = [conf.get("core", "execution_api_server_url", fallback="") or base, base]
+    return list(dict.fromkeys(url.rstrip("/").removesuffix("/execution") for url in urls))
 
 
 _watch: SchedulerWatch | None = None

@@ -35,8 +35,8 @@ def task_logs(base: Path, dags: Collection[str], *, before_s: float, keep_runs: 
     ``base``: ``[logging] base_log_folder``.
     """
     for dag in sorted(dags):
-        runs = [found for folder in _folders(base / f"dag_id={dag}", "run_id=") if (found := _measured(folder))]
-        runs.sort(key=lambda one: one.written_s, reverse=True)
+        runs = [logs for folder in _folders(base / f"dag_id={dag}", "run_id=") if (logs := _measured(folder))]
+        runs.sort(key=lambda run: run.written_s, reverse=True)
         yield from (run for run in runs[keep_runs:] if run.written_s < before_s)
 
 
@@ -77,16 +77,16 @@ def _folders(base: Path, prefix: str) -> list[Path]:
     if not base.is_dir():
         return []
     return sorted(
-        one for one in base.iterdir() if one.name.startswith(prefix) and one.is_dir() and not one.is_symlink()
+        path for path in base.iterdir() if path.name.startswith(prefix) and path.is_dir() and not path.is_symlink()
     )
 
 
 def _measured(path: Path) -> OldLogs | None:
     """Measure the files below a path; None if there are none, or they are gone meanwhile."""
     count, size, newest = 0, 0, 0.0
-    for one in [path] if path.is_file() else path.rglob("*"):
+    for file in [path] if path.is_file() else path.rglob("*"):
         with suppress(OSError):
-            if one.is_file():
-                at = one.stat()
+            if file.is_file():
+                at = file.stat()
                 count, size, newest = count + 1, size + at.st_size, max(newest, at.st_mtime)
     return OldLogs(path, count, size, newest) if count else None

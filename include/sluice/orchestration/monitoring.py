@@ -60,8 +60,8 @@ def create_monitor(pipelines: Callable[[], Path], look: Callable[[str], Seen] = 
             raise HTTPException(404, f"set {TOKEN} for the API server; scrapers send it as a bearer token")
         if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
             raise HTTPException(401, f"send {TOKEN} as a bearer token", {"WWW-Authenticate": "Bearer"})
-        seen = await run_in_threadpool(looks.newest)
-        text, content_type = exposition(seen, accept)
+        newest = await run_in_threadpool(looks.newest)
+        text, content_type = exposition(newest, accept)
         return Response(text, media_type=content_type, headers={"Cache-Control": "no-store"})
 
     return app
@@ -69,9 +69,9 @@ def create_monitor(pipelines: Callable[[], Path], look: Callable[[str], Seen] = 
 
 def _valid(folder: Path) -> list[str]:
     """Return the pipeline files that can be read."""
-    found = []
+    files = []
     for path in yaml_files(folder):
         with suppress(SluiceError):  # the page shows what is wrong with it
             load_pipeline(path)
-            found.append(str(path))
-    return found
+            files.append(str(path))
+    return files

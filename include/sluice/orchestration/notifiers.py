@@ -65,15 +65,15 @@ def made(config: NotifierConfig) -> Any:
     """Return the notifier. Raises ConfigError if there is no such class, it is none, or it refuses its arguments."""
     from airflow.sdk.bases.notifier import BaseNotifier
 
-    found = notifier_class(config)
-    if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
+    notifier = notifier_class(config)
+    if not (isinstance(notifier, type) and issubclass(notifier, BaseNotifier)):
         raise ConfigError(
             f"{config.class_} is no notifier of Airflow",
             where="alert_notifiers",
             hint="class has to be a subclass of airflow.sdk.bases.notifier.BaseNotifier",
         )
     try:
-        return found(**config.args)
+        return notifier(**config.args)
     except TypeError as error:
         raise ConfigError(
             f"the notifier {config.class_} refuses its arguments: {error}",

@@ -208,10 +208,10 @@ class SenseOperator(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
     def work(self, context: Context, in_vain: int = 0, **_: Any) -> Any:
         """Look for changes and otherwise wait. ``in_vain``: wake-ups in a row that found nothing for this pipeline."""
         try:
-            found = self.poke(context)
+            answer = self.poke(context)
         except (LeaseHeld, Fenced) as error:
             return self.stand_by(error)
-        return found.xcom_value if found else self.wait_for_news(in_vain)
+        return answer.xcom_value if answer else self.wait_for_news(in_vain)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look for changes for two seconds; the value is the number of the run's batch. Raises SluiceError."""
@@ -233,13 +233,13 @@ class SenseOperator(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
         from sluice.flows.stage_log import brief
         from sluice.flows.stage_sums import table
 
-        told = _Told(self.log.info, _batches_line)
+        progress_log = _Told(self.log.info, _batches_line)
         with brief():
             outcome = run_microbatches(
                 runtime,
                 claim=claimed,
                 idle_wait_s=_IDLE_WAIT_S,
-                on_delivered=partial(_log_batch, runtime, told),
+                on_delivered=partial(_log_batch, runtime, progress_log),
                 stop=_changed(Path(self.pipeline)),
                 is_over=_is_over,
             )
@@ -251,13 +251,13 @@ class SenseOperator(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
         return outcome.last
 
 
-def _log_batch(runtime: Runtime, told: Callable[[_T], None], batch: _T) -> None:
+def _log_batch(runtime: Runtime, progress_log: Callable[[_T], None], batch: _T) -> None:
     """Log a batch that the process of *drain* captured or delivered, and report metrics at intervals."""
     from sluice.orchestration.metrics import report
 
     if is_crowded() and os.getpriority(os.PRIO_PROCESS, 0) < _NICENESS:
         give_way()
-    told(batch)
+    progress_log(batch)
     report(runtime)
 
 
@@ -274,7 +274,7 @@ def give_way() -> None:
     1.6 s with lower priority.
     """
     threads = Path("/proc/self/task")
-    for thread in [int(one.name) for one in threads.iterdir()] if threads.is_dir() else [0]:
+    for thread in [int(folder.name) for folder in threads.iterdir()] if threads.is_dir() else [0]:
         with suppress(OSError):  # the thread has ended
             os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
 
@@ -379,11 +379,11 @@ def _changed(path: Path) -> Callable[[], str]:
     return lambda: "the pipeline file changed" if stamp() != before else ""
 
 
-def _in_state(context: Context, tasks: Sequence[str], *wanted: str) -> list[str]:
-    """Return those of ``tasks`` of this run that are in one of the ``wanted`` states."""
+def _in_state(context: Context, tasks: Sequence[str], *allowed: str) -> list[str]:
+    """Return those of ``tasks`` of this run that are in one of the ``allowed`` states."""
     ti = context["ti"]
     states = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(tasks), run_ids=[ti.run_id]).get(ti.run_id, {})
-    return [name for name in tasks if str(states.get(name)) in wanted]
+    return [name for name in tasks if str(states.get(name)) in allowed]
 
 
 def announce_tables(context: Context, task: BaseOperator, runtime: Runtime, target: str) -> range:
@@ -397,8 +397,8 @@ def announce_tables(context: Context, task: BaseOperator, runtime: Runtime, targ
 
     events = announce(context, runtime, target, claim_of(context))
     if events:
-        shown = ", ".join(f"{event.uri} ({event.extra['rows']} rows)" for event in events[:20])
-        task.log.info("told of %d tables: %s%s", len(events), shown, ", ..." if len(events) > 20 else "")
+        names = ", ".join(f"{event.uri} ({event.extra['rows']} rows)" for event in events[:20])
+        task.log.info("told of %d tables: %s%s", len(events), names, ", ..." if len(events) > 20 else "")
     first = min((event.extra["first_batch"] for event in events), default=0)
     return range(first, max((event.extra["last_batch"] for event in events), default=-1) + 1)
 
@@ -414,9 +414,9 @@ class _StageLog:
         self._told = _Told(say, self._line)
         self._sums = StageSums()
 
-    def __call__(self, done: Done) -> None:
-        self._sums.add(done)
-        self._told(done)
+    def __call__(self, outcome: Done) -> None:
+        self._sums.add(outcome)
+        self._told(outcome)
 
     def _line(self, batches: Sequence[Done]) -> str:
         first, last, rows = batches[0].batch, batches[-1], sum(batch.rows for batch in batches)
@@ -429,8 +429,8 @@ class _StageLog:
             self._say(f"this run's batches ({self._sums.batches}):\n{self._sums.table(self._rows)}")
 
 
-def _later(done: Done) -> str:
-    return f"; {done.later}: the target gets it later" if done.later else ""
+def _later(outcome: Done) -> str:
+    return f"; {outcome.later}: the target gets it later" if outcome.later else ""
 
 
 class CaptureOperator(SourceOperator):
@@ -587,10 +587,10 @@ class StageOperator(SluiceOperator):
         if self.stage.startswith("ack.") and was_cleared(context):
             RunNote(context).add(text)
 
-    def _log_done(self, runtime: Runtime, log: _StageLog, done: Done) -> None:
+    def _log_done(self, runtime: Runtime, log: _StageLog, outcome: Done) -> None:
         from sluice.orchestration.metrics import report
 
-        log(done)
+        log(outcome)
         if self.stage.startswith("ack."):
             report(runtime)
 

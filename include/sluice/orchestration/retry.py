@@ -116,10 +116,10 @@ def retries(attempts: int, delay: timedelta, max_delay: timedelta) -> dict[str, 
         delay: wait after the first error that may pass; also after a killed process, which no policy sees.
         max_delay: longest wait.
     """
-    given = {"retries": attempts, "retry_delay": delay}
+    arguments = {"retries": attempts, "retry_delay": delay}
     if RetryPolicy is object:
-        return {**given, "retry_exponential_backoff": 2.0, "max_retry_delay": max_delay}
-    return {**given, "retry_policy": SluiceRetryPolicy(delay, max_delay)}
+        return {**arguments, "retry_exponential_backoff": 2.0, "max_retry_delay": max_delay}
+    return {**arguments, "retry_policy": SluiceRetryPolicy(delay, max_delay)}
 
 
 def log_used_up_attempts(context: Context) -> None:

@@ -35,11 +35,11 @@ def fitted_note(text: str, most: int = MOST_NOTE) -> str:
     if len(text) <= most:
         return text
     lines = [line if len(line) <= _MOST_LINE else f"{line[: _MOST_LINE - 1]}…" for line in text.splitlines()]
-    for kept in range(len(lines), 0, -1):
-        more = sum(line.startswith(("| ", "- ")) for line in lines[kept:])
-        shown = "\n".join([*lines[:kept], *([""] if more else []), *([f"and {more:,} more"] if more else [])])
-        if len(shown) <= most:
-            return shown
+    for line_count in range(len(lines), 0, -1):
+        more = sum(line.startswith(("| ", "- ")) for line in lines[line_count:])
+        note = "\n".join([*lines[:line_count], *([""] if more else []), *([f"and {more:,} more"] if more else [])])
+        if len(note) <= most:
+            return note
     return lines[0][:most]
 
 

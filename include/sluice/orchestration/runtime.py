@@ -64,6 +64,6 @@ def claim(dag_id: str, run_id: str) -> str:
 
 def run_of(claim: str) -> tuple[str, str] | None:
     """Return (DAG, run) of a claim of this Airflow; None for others."""
-    mine = f"{owner()}:"
-    dag_id, found, run_id = claim.removeprefix(mine).partition(":")
-    return (dag_id, run_id) if claim.startswith(mine) and found else None
+    prefix = f"{owner()}:"
+    dag_id, separator, run_id = claim.removeprefix(prefix).partition(":")
+    return (dag_id, run_id) if claim.startswith(prefix) and separator else None

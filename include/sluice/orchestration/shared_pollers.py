@@ -210,16 +210,16 @@ class SharedPollers:
         Raises SluiceError.
         """
         waiting = await asyncio.get_running_loop().run_in_executor(self._opens, self._open, pipeline)
-        mine = Waiter(waiting)
-        waiter[:] = [mine]
+        own_waiter = Waiter(waiting)
+        waiter[:] = [own_waiter]
         with self._lock:
             poller = self._sources.get(waiting.source_key) or SourcePoller(waiting.source_key, self)
             self._sources[waiting.source_key] = poller
-            poller.enter(mine)
+            poller.enter(own_waiter)
         try:
-            await mine.done
+            await own_waiter.done
         finally:
-            poller.leave(mine)
+            poller.leave(own_waiter)
             waiting.leave()
 
     @property
@@ -278,9 +278,9 @@ class SharedPollers:
         from sluice.flows.capture.watch import WaitingPipeline
         from sluice.orchestration.runtime import open_runtime
 
-        made = WaitingPipeline(open_runtime(pipeline))
-        made.join(self.sessions)
-        return made
+        waiting = WaitingPipeline(open_runtime(pipeline))
+        waiting.join(self.sessions)
+        return waiting
 
 
 _pollers: SharedPollers | None = None

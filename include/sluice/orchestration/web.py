@@ -160,11 +160,11 @@ def create_app(
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         """Answer what is wrong without the value: JSON has no form for some values (NaN, half of a character)."""
         problems = error.errors() if isinstance(error, RequestValidationError) else ()
-        said = [
+        details = [
             {"loc": [shown(str(part)) for part in p["loc"]], "msg": shown(str(p["msg"])), "type": p["type"]}
             for p in problems
         ]
-        return JSONResponse({"detail": said}, 422, headers=_PRIVATE)
+        return JSONResponse({"detail": details}, 422, headers=_PRIVATE)
 
     answers = LastAnswers(ask)
     own = PageWorkers("sluice-page", 4, _LIMIT_S, "Airflow does not say in time what you may see; try again")
@@ -187,8 +187,8 @@ def create_app(
         """Return the answers, except one of another file under the same name: the user may not be allowed to see
         that. ``listed``: as the rows of a list, without waiting for each.
         """
-        found = zip(await answers.newest(heads, listed=listed), heads.values(), strict=True)
-        return [answer if answer["dag_id"] == head["dag_id"] else head for answer, head in found]
+        pairs = zip(await answers.newest(heads, listed=listed), heads.values(), strict=True)
+        return [answer if answer["dag_id"] == head["dag_id"] else head for answer, head in pairs]
 
     files = {path.relative_to(static).as_posix(): path for path in static.rglob("*") if path.suffix in _KINDS}
     version = _version(files)
@@ -204,11 +204,11 @@ def create_app(
         """Return a file that the page names. What this server's page names never changes, so a browser asks for it
         once; the page of another release may ask this server, too.
         """
-        given, _, rest = name.partition("/")
-        path = files.get(rest if _VERSION.fullmatch(given) else name)
+        folder, _, rest = name.partition("/")
+        path = files.get(rest if _VERSION.fullmatch(folder) else name)
         if path is None:
             raise HTTPException(404, "no such file")
-        return FileResponse(path, media_type=_KINDS[path.suffix], headers=_KEPT if given == version else _PRIVATE)
+        return FileResponse(path, media_type=_KINDS[path.suffix], headers=_KEPT if folder == version else _PRIVATE)
 
     @app.get("/api/status")
     async def all_statuses(user: User) -> JSONResponse:
@@ -220,8 +220,8 @@ def create_app(
     async def one_status(pipeline: str, user: User) -> JSONResponse:
         heads = await own.run(partial(readable, user))
         wanted_heads = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
-        for one in await statuses(wanted_heads):
-            return JSONResponse(one, headers=_PRIVATE)
+        for status in await statuses(wanted_heads):
+            return JSONResponse(status, headers=_PRIVATE)
         raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
     @app.get("/api/runs/{pipeline}")
@@ -230,10 +230,10 @@ def create_app(
         each, and what each stage did.
         """
         path, dag_id = await own.run(partial(file_for, pipelines, pipeline, user)), dag_id_of(pipeline)
-        found = await looking.run(
+        batches = await looking.run(
             partial(reads.asked, path, "the batches", lambda runtime: reads.batches_of_run(runtime, dag_id, run))
         )
-        return JSONResponse(found, headers=_PRIVATE)
+        return JSONResponse(batches, headers=_PRIVATE)
 
     @app.get("/api/verify/{pipeline}")
     async def verifications(pipeline: str, user: User) -> JSONResponse:
@@ -247,10 +247,10 @@ def create_app(
         """Return one result; ``latest``: the newest."""
         path = await own.run(partial(verified_file, pipelines, pipeline, user))
         name = "" if result == "latest" else result
-        found = await looking.run(
+        stored_result = await looking.run(
             partial(reads.asked, path, "the verifications", lambda runtime: reads.result(runtime, pipeline, name))
         )
-        return JSONResponse({**found.to_json(), "line": found.in_a_line()}, headers=_PRIVATE)
+        return JSONResponse({**stored_result.to_json(), "line": stored_result.in_a_line()}, headers=_PRIVATE)
 
     @app.post("/api/pipelines/{pipeline}/{action}")
     async def control(pipeline: str, action: str, user: User, order: Order) -> JSONResponse:

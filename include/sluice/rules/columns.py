@@ -48,7 +48,7 @@ def append(
     if name in rows.schema.names:
         raise ValueError(f"there is a column {column!r} already")
     more = {
-        what: said for what, said in (("type", sql_type), ("kind", _kind(sql_type)), ("key", str(key or ""))) if said
+        what: text for what, text in (("type", sql_type), ("kind", _kind(sql_type)), ("key", str(key or ""))) if text
     }
     return rows.append_column(described(made_field(column, values.type), **more), values)
 
@@ -106,7 +106,7 @@ def cast(rows: pa.Table, column: str, sql_type: str) -> pa.Table:
     name = require(rows, column)
     field, values, kind = rows.schema.field(name), rows[name], arrow_type(sql_type)
     try:
-        made = (
+        cast_values = (
             values
             if values.type == kind
             else pc.utf8_trim_whitespace(values).cast(kind)
@@ -116,11 +116,16 @@ def cast(rows: pa.Table, column: str, sql_type: str) -> pa.Table:
     except pa.ArrowException as error:
         raise ValueError(f"a value of column {column!r} does not fit {sql_type}: {error}") from error
     limit = re.search(r"char\((\d+)\)", sql_type.lower())
-    if limit and (pc.max(pc.utf8_length(made)).as_py() or 0) > int(limit[1]):
+    if limit and (pc.max(pc.utf8_length(cast_values)).as_py() or 0) > int(limit[1]):
         raise ValueError(f"a value of column {column!r} is longer than {sql_type}")
-    kept = {k: v for k, v in (field.metadata or {}).items() if k in {NAME, KEY, MASKED}}
-    metadata = {**kept, NAME: true_name(field).encode(), TYPE: sql_type.encode(), KIND: _kind(sql_type).encode()}
-    return rows.set_column(rows.schema.get_field_index(name), pa.field(name, kind, metadata=metadata), made)
+    own_metadata = {k: v for k, v in (field.metadata or {}).items() if k in {NAME, KEY, MASKED}}
+    metadata = {
+        **own_metadata,
+        NAME: true_name(field).encode(),
+        TYPE: sql_type.encode(),
+        KIND: _kind(sql_type).encode(),
+    }
+    return rows.set_column(rows.schema.get_field_index(name), pa.field(name, kind, metadata=metadata), cast_values)
 
 
 def _parses(source: pa.DataType, kind: pa.DataType) -> bool:

@@ -383,15 +383,15 @@ def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
     return views.by_table(restored, result["_table"], work.table)
 
 
-def _declared(given: pa.Field, schema: pa.Schema) -> pa.Field | None:
+def _declared(field: pa.Field, schema: pa.Schema) -> pa.Field | None:
     """Return the field of a result column: the source's, unless the rule gave it another name or type.
 
     A rule does so by ``sluice.*`` metadata.
     """
-    before = schema.field(given.name) if given.name in schema.names else None
-    if before is not None and declared_type(given) in {"", declared_type(before)}:
+    before = schema.field(field.name) if field.name in schema.names else None
+    if before is not None and declared_type(field) in {"", declared_type(before)}:
         return before
-    return given if any(key.startswith(b"sluice.") for key in given.metadata or {}) else None
+    return field if any(key.startswith(b"sluice.") for key in field.metadata or {}) else None
 
 
 def _revived(source_rows: pa.Table, result: pa.Table) -> dict[str, pa.Array]:

@@ -78,8 +78,8 @@ def matches(rows: pa.Table, condition: str) -> pa.Array:
     """Return a mask of the rows that fulfil an SQL condition (null counts as no). Raises duckdb.Error."""
     if re.search(r";|--", condition):
         raise ValueError("write one SQL condition, without ; or --")
-    found = select(f"SELECT _row FROM rows WHERE ({condition}\n)", rows, {}, {})["_row"]  # noqa: S608 - the user's own condition
-    return pc.is_in(rows["_row"], value_set=found.combine_chunks())
+    numbers = select(f"SELECT _row FROM rows WHERE ({condition}\n)", rows, {}, {})["_row"]  # noqa: S608 - the user's own condition
+    return pc.is_in(rows["_row"], value_set=numbers.combine_chunks())
 
 
 @contextmanager

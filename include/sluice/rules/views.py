@@ -56,10 +56,10 @@ def before_images(rows: pa.Table) -> pa.StructArray:
     if not pc.any(shadow).as_py() or not before.type.num_fields:
         return before
     children = []
-    for number, known in enumerate(before.type):
-        place = rows.schema.get_field_index(known.name)
-        same = place >= 0 and rows.schema.field(place).type == known.type
-        own = one_chunk(rows.column(place)) if same else pa.nulls(len(before), known.type)
+    for number, field in enumerate(before.type):
+        place = rows.schema.get_field_index(field.name)
+        same = place >= 0 and rows.schema.field(place).type == field.type
+        own = one_chunk(rows.column(place)) if same else pa.nulls(len(before), field.type)
         children.append(pc.if_else(shadow, own, before.field(number)))
     absent = pc.and_not(before.is_null(), shadow)
     return pa.StructArray.from_arrays(children, fields=list(before.type), mask=absent)

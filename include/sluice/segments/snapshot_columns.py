@@ -50,14 +50,14 @@ class SnapshotColumns:
     def __init__(self, store: SegmentStore, identity: str) -> None:
         self._store, self._identity = store, hashlib.sha256(identity.encode()).hexdigest()[:8]
 
-    def note(self, batch: int, epoch: int, made: Mapping[Way, pa.Schema]) -> None:
+    def note(self, batch: int, epoch: int, schemas: Mapping[Way, pa.Schema]) -> None:
         """Note the columns (CHANGESET_ROWS) of the tables that a batch has rows of.
 
         Columns that rows had before stay noted: a rule may give a column to some rows only. A column that a rule made
         keeps its first type, since its type depends on the rows of a batch. Raises SegmentError.
         """
         newest = self._newest(batch)
-        for way, schema in made.items():
+        for way, schema in schemas.items():
             table = _hash(way)
             fields = user_schema(schema)
             data = _packed(way, fields)

@@ -69,19 +69,19 @@ class Readers:
         except (ConfigError, OSError) as error:
             _log.exception("readers_read_failed", file=str(self._path))
             raise StorageUnavailable("the service cannot read its list of readers; its log says why") from error
-        given = authorization or ""
-        digest = hashed(given[len(_SCHEME) :].strip()) if given[: len(_SCHEME)].lower() == _SCHEME else ""
-        found = None
-        for known, reader in self._known:  # all of them: the time does not tell which one it is
-            if hmac.compare_digest(known, digest):
-                found = reader
-        if found is None:
+        header = authorization or ""
+        digest = hashed(header[len(_SCHEME) :].strip()) if header[: len(_SCHEME)].lower() == _SCHEME else ""
+        sender = None
+        for known_digest, reader in self._known:  # all of them: the time does not tell which one it is
+            if hmac.compare_digest(known_digest, digest):
+                sender = reader
+        if sender is None:
             error_of = AccessDenied(
                 "the token is missing or not known", hint="send the header authorization: Bearer TOKEN"
             )
             error_of.known = False
             raise error_of
-        return found
+        return sender
 
     def _read(self) -> None:
         with self._lock:

@@ -84,8 +84,8 @@ class StoredBatches:
         return self.numbers[index] if index < len(self.numbers) else self.following
 
     def _before(self, why: str) -> BatchesGone:
-        said = f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}"
-        return _missing(self.runtime.pipeline, said, self.oldest)
+        message = f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}"
+        return _missing(self.runtime.pipeline, message, self.oldest)
 
     def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
         return _stored(self.runtime, number, state.batches.get(number))

@@ -91,8 +91,8 @@ Following = Callable[[], SegmentManifest | None]
 """Returns the batch that is read next, if it is stored."""
 
 
-def _close(found: dict[TableId, Runs]) -> None:
-    for runs in found.values():
+def _close(runs_by_table: dict[TableId, Runs]) -> None:
+    for runs in runs_by_table.values():
         runs.close()
 
 
@@ -198,9 +198,9 @@ class BatchRows:
         self, manifest: SegmentManifest, wants: Wants, shaped: Shaped, following: Following
     ) -> Iterator[tuple[TableId, pa.Table]]:
         reader = self._reader(manifest.batch)
-        found: dict[TableId, Runs] = {}
+        runs_by_table: dict[TableId, Runs] = {}
         with ExitStack() as opened_runs:
-            opened_runs.callback(_close, found)
+            opened_runs.callback(_close, runs_by_table)
             unread = opened_runs.enter_context(ExitStack())  # of a read that ends before its batch does
             unread.callback(self._ahead.close)
             for step, then in pairwise(chain(self._steps(manifest, wants), [None])):
@@ -210,13 +210,15 @@ class BatchRows:
                     after = self._first_of(following, wants)
                 for table, rows in self._read(reader, step, after):
                     if wants(table):
-                        found.setdefault(table, Runs()).add(shaped(table, self.without_hidden(rows, step.source)))
-                for table, runs in sorted(found.items()):
+                        runs_by_table.setdefault(table, Runs()).add(
+                            shaped(table, self.without_hidden(rows, step.source))
+                        )
+                for table, runs in sorted(runs_by_table.items()):
                     for rows in runs.before(step.before):
                         yield table, rows
                 if step.before is None:
-                    _close(found)
-                    found.clear()
+                    _close(runs_by_table)
+                    runs_by_table.clear()
             unread.pop_all()
 
     def _steps(self, manifest: SegmentManifest, wants: Wants) -> Iterator[_Step]:

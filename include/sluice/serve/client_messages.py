@@ -70,9 +70,9 @@ class ClientMessages(threading.Thread):
         with self._changed:
             if self._wrong is not None:
                 raise self._wrong
-            taken = self._ack, self._rollback
+            pending = self._ack, self._rollback
             self._ack, self._rollback = None, False
-            return taken
+            return pending
 
     def run(self) -> None:
         """Read until the client says that it is done, or is gone."""

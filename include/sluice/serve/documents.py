@@ -65,13 +65,13 @@ class DocumentShape:
         if request.form != "changes":
             raise ConfigError("documents have every change", hint="leave out form, or read merged rows by Arrow Flight")
         shape = cls(request, form, source)
-        known: set[str] = set()
+        sent_names: set[str] = set()
         for table, schema in tables:
-            known |= {sent_name(field.name) for field in schema}
+            sent_names |= {sent_name(field.name) for field in schema}
             shape._of_table(table, schema)
         for name in request.columns or ():
-            if name not in known:
-                raise ConfigError(f"no table has a column {name!r}{meant(name, sorted(known))}")
+            if name not in sent_names:
+                raise ConfigError(f"no table has a column {name!r}{meant(name, sorted(sent_names))}")
         return shape
 
     def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
@@ -118,19 +118,21 @@ class DocumentShape:
 
     def _of_table(self, table: TableId, schema: pa.Schema) -> StreamShape:
         """Return the shape of one table. Raises ConfigError if the predicate names a column that this table lacks."""
-        asked = self.request.columns
-        if asked is not None:
+        column_names = self.request.columns
+        if column_names is not None:
             own_sent_names = {sent_name(field.name) for field in schema}
-            asked = tuple(name for name in asked if name in own_sent_names)
-        return StreamShape.of(self.request.model_copy(update={"columns": asked}), [(table, schema)])
+            column_names = tuple(name for name in column_names if name in own_sent_names)
+        return StreamShape.of(self.request.model_copy(update={"columns": column_names}), [(table, schema)])
 
     def _documents(self, rows: pa.Table, table: TableId, key: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
         if self.form == _BY_COLUMNS and columns.can(rows) and not columns.moved(rows, key).any():
             return columns.Rows(rows, table).documents(self.source), pa.array(np.arange(rows.num_rows))
         form = format_of(self.form)
-        made = [
+        documents = [
             (text, number)
             for number, change in enumerate(changes_of(rows, table, key))
             for text in form.row(change, self.source)
         ]
-        return pa.array([text for text, _ in made], pa.large_string()), pa.array([row for _, row in made], pa.int64())
+        return pa.array([text for text, _ in documents], pa.large_string()), pa.array(
+            [row for _, row in documents], pa.int64()
+        )

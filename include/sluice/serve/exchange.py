@@ -30,7 +30,7 @@ class Exchange:
     """One call.
 
     Args:
-        incoming, outgoing: the two streams of the call. is_over: the service ends, or the client hung up. told: an
+        incoming, outgoing: the two streams of the call. is_over: the service ends, or the client hung up. describe: an
             error as JSON for the client.
         rests: called when nothing more is sent, and only the client's end is waited for; it may be called again.
     """
@@ -41,7 +41,7 @@ class Exchange:
         incoming: Any,
         outgoing: Any,
         is_over: Callable[[], bool],
-        told: Callable[[Exception], dict[str, Any]],
+        describe: Callable[[Exception], dict[str, Any]],
         rests: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
@@ -50,7 +50,7 @@ class Exchange:
         self._out = outgoing
         self._in = ClientMessages(incoming, self._reading.feed.wake)
         self._ends = is_over
-        self._told = told
+        self._told = describe
         self._rests = rests
         self._wait = BatchWait(session.request.wait_s)
         self._moved = threading.Event()
@@ -103,12 +103,12 @@ class Exchange:
         if pieces is None:
             self._session.pass_over(number)
             return
-        with closing(ahead(pieces)) as made:
-            for rows, said in made:
+        with closing(ahead(pieces)) as prepared:
+            for rows, mark in prepared:
                 if self._obey() or self._is_over():
                     return
-                if said:
-                    self._out.write_with_metadata(rows, said)
+                if mark:
+                    self._out.write_with_metadata(rows, mark)
                 else:
                     self._out.write_batch(rows)
         self._window.send(number)
@@ -157,5 +157,5 @@ class Exchange:
             self._obey()
         self._obey()
 
-    def _write_message(self, said: dict[str, Any]) -> None:
-        self._out.write_metadata(json.dumps(said, separators=(",", ":")).encode())
+    def _write_message(self, message: dict[str, Any]) -> None:
+        self._out.write_metadata(json.dumps(message, separators=(",", ":")).encode())

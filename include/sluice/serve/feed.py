@@ -52,16 +52,16 @@ class Feed:
         self._looking = True
         self._looks_at = time.monotonic() + LOOK_S
         self._changed.release()
-        found = self._following
-        seen = False
+        following = self._following
+        has_looked = False
         try:
-            found = look(self._heard)
-            seen = True
+            following = look(self._heard)
+            has_looked = True
         finally:
             self._changed.acquire()
             self._looking = False
-            self._following = found
-            if not seen:
+            self._following = following
+            if not has_looked:
                 self._looks_at = 0.0
             self._changed.notify_all()
 

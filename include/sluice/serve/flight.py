@@ -82,24 +82,26 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """
         with as_flight_errors():
             reader = self._reader(context)
-            wanted = criteria.decode("utf-8", "replace") if criteria else ""
+            pipeline = criteria.decode("utf-8", "replace") if criteria else ""
             names = self._service.pipelines(reader)
-            if wanted and wanted not in names:
+            if pipeline and pipeline not in names:
                 raise ConfigError(
-                    f"there is no pipeline {wanted!r} to read", hint=f"known: {', '.join(names) or 'none'}"
+                    f"there is no pipeline {pipeline!r} to read", hint=f"known: {', '.join(names) or 'none'}"
                 )
-            found = []
-            for name in [wanted] if wanted else names:
+            flights = []
+            for name in [pipeline] if pipeline else names:
                 try:
                     tables = self._service.tables(name, reader)
                 except ConfigError as error:
-                    if wanted:
+                    if pipeline:
                         raise
                     _log.warning("pipeline_skipped", pipeline=name, error=str(error))
                     continue
                 for table, shape in tables.items():
-                    found.append(_info(flight.FlightDescriptor.for_path(name, str(table)), shape.request, shape.schema))
-        return iter(found)
+                    flights.append(
+                        _info(flight.FlightDescriptor.for_path(name, str(table)), shape.request, shape.schema)
+                    )
+        return iter(flights)
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
@@ -176,9 +178,9 @@ class _Asking(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._readers = readers
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Known:
-        given = next((values for name, values in headers.items() if name.lower() == "authorization"), [])
+        authorization = next((values for name, values in headers.items() if name.lower() == "authorization"), [])
         with as_flight_errors():
-            return _Known(self._readers.known(str(given[0]) if given else None))
+            return _Known(self._readers.known(str(authorization[0]) if authorization else None))
 
 
 class _Known(flight.ServerMiddleware):  # type: ignore[misc]

@@ -203,14 +203,14 @@ class _Reads:
     is_ending: Callable[[], bool]
     threads: ThreadPoolExecutor
 
-    async def answer(self, client: Request, request: ReadRequest, asked: _Asked) -> Response:
+    async def answer(self, client: Request, request: ReadRequest, options: _Asked) -> Response:
         """Answer with what is read, from its first piece on."""
         removed_event = threading.Event()
         is_over = lambda: removed_event.is_set() or self.is_ending()  # noqa: E731
-        give_back = self.service.slots.take(asked.reader.name)
+        give_back = self.service.slots.take(options.reader.name)
         try:
             opened = asyncio.get_running_loop().run_in_executor(
-                self.threads, _opened, self.service, request, asked, is_over
+                self.threads, _opened, self.service, request, options, is_over
             )
             while not (await asyncio.wait({opened}, timeout=_LOOK_S))[0]:
                 if await client.is_disconnected():
@@ -220,7 +220,7 @@ class _Reads:
             removed_event.set()
             give_back()
             raise
-        sending = events if asked.as_events else partial(lines, marks=asked.how.marks)
+        sending = events if options.as_events else partial(lines, marks=options.how.marks)
         pieces = sending(reading, is_over, removed_event.is_set)
 
         def hung_up() -> None:
@@ -228,14 +228,14 @@ class _Reads:
             reading.feed.wake()
 
         headers = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
-        headers |= {"Content-Encoding": asked.encoding} if asked.encoding else {}
+        headers |= {"Content-Encoding": options.encoding} if options.encoding else {}
         if reading.snapshot is not None:
             headers["Sluice-Reset-Batch"] = str(reading.snapshot.batch)
         if not request.follow:
             headers["Sluice-Next-Batch"] = str(max(reading.first, reading.last + 1))
-        pull = Pull(pieces, asked.encoding, self.threads, give_back)
-        media = _EVENTS if asked.as_events else _NDJSON
-        return PulledResponse(pull, hung_up, headers, media, keep_alive=asked.as_events)
+        pull = Pull(pieces, options.encoding, self.threads, give_back)
+        media = _EVENTS if options.as_events else _NDJSON
+        return PulledResponse(pull, hung_up, headers, media, keep_alive=options.as_events)
 
 
 def application(reads: _Reads) -> FastAPI:
@@ -300,10 +300,10 @@ def _query(model: type[BaseModel] | None = None) -> Any:
     async def only_known(request: Request) -> None:
         for name in dict.fromkeys(key for key, _ in request.query_params.multi_items()):
             if name not in known_fields:
-                there = f"there are {', '.join(known_fields)}" if known_fields else "this address has none"
+                hint = f"there are {', '.join(known_fields)}" if known_fields else "this address has none"
                 raise ConfigError(
                     f"the query has a parameter {shown(name)[:100]!r}, which is none{meant(name, known_fields)}",
-                    hint=there,
+                    hint=hint,
                 )
             if len(request.query_params.getlist(name)) > 1 and "list" not in str(known_fields[name].annotation):
                 raise ConfigError(f"the query has {name} more than once", hint="send it once")
@@ -390,13 +390,13 @@ async def post_changes(
     return await reads.answer(client, request, _Asked(reader, how, *sending))
 
 
-def _opened(service: Service, request: ReadRequest, asked: _Asked, is_over: Callable[[], bool]) -> Reading:
-    if request.on_lost_batches is None and not asked.as_events and not asked.how.marks:
+def _opened(service: Service, request: ReadRequest, options: _Asked, is_over: Callable[[], bool]) -> Reading:
+    if request.on_lost_batches is None and not options.as_events and not options.how.marks:
         request = request.model_copy(update={"on_lost_batches": "stop"})  # no line would say that all rows come
     shaping = partial(
-        DocumentShape.of, form=asked.how.format, source=service.document_name(request.pipeline, asked.reader)
+        DocumentShape.of, form=options.how.format, source=service.document_name(request.pipeline, options.reader)
     )
-    reading = service.open(request, asked.reader, shaping)
+    reading = service.open(request, options.reader, shaping)
     reading.await_first(is_over)
     return reading
 

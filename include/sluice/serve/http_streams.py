@@ -66,12 +66,12 @@ def events(reading: Reading, is_over: Callable[[], bool], is_gone: Callable[[], 
     yield b"retry: 3000\n\n"
     try:
         for piece, mark in reading.sent(is_over, is_gone):
-            if mark and "reset" in (said := json.loads(mark)):
+            if mark and "reset" in (mark_fields := json.loads(mark)):
                 yield b"event: reset\ndata: %b\n\n" % mark
-            elif mark and "end" in said:
-                yield b"event: end\ndata: %b\n\n" % json.dumps(said["end"]).encode()
+            elif mark and "end" in mark_fields:
+                yield b"event: end\ndata: %b\n\n" % json.dumps(mark_fields["end"]).encode()
             elif mark:
-                yield b"event: batch\nid: %d\ndata: %b\n\n" % (said["batch"], mark)
+                yield b"event: batch\nid: %d\ndata: %b\n\n" % (mark_fields["batch"], mark)
             else:
                 yield _together("data: ", piece[DOCUMENT], "\n\n")
     except SluiceError as error:
@@ -133,11 +133,13 @@ ENCODERS: Mapping[str, Callable[[], Encoder]] = {"zstd": _Zstd, "gzip": _Gzip}
 
 def encoding_of(accepted: str) -> str:
     """Return the best encoding that a client accepts (``Accept-Encoding``); "" for none."""
-    taken = {}
+    is_accepted = {}
     for part in accepted.lower().split(","):
         name, *options = (piece.strip() for piece in part.split(";"))
-        taken[name] = not any(option.replace(" ", "") in {"q=0", "q=0.0", "q=0.00", "q=0.000"} for option in options)
-    return next((name for name in ENCODERS if taken.get(name, False)), "")
+        is_accepted[name] = not any(
+            option.replace(" ", "") in {"q=0", "q=0.0", "q=0.00", "q=0.000"} for option in options
+        )
+    return next((name for name in ENCODERS if is_accepted.get(name, False)), "")
 
 
 class Pull:
@@ -183,15 +185,21 @@ class Pull:
 class PulledResponse(StreamingResponse):
     """Streams what a :class:`Pull` gives, as fast as the client takes it.
 
-    ``gone``: called when the client is not there any more, or has all.
+    ``on_hang_up``: called when the client is not there any more, or has all.
     """
 
     def __init__(
-        self, pull: Pull, gone: Callable[[], None], headers: Mapping[str, str], media_type: str, *, keep_alive: bool
+        self,
+        pull: Pull,
+        on_hang_up: Callable[[], None],
+        headers: Mapping[str, str],
+        media_type: str,
+        *,
+        keep_alive: bool,
     ) -> None:
         super().__init__(self._body(), headers=headers, media_type=media_type)
         self._pull = pull
-        self._gone = gone
+        self._gone = on_hang_up
         self._keep_alive = KEEP_ALIVE_S if keep_alive else None
 
     async def _body(self) -> AsyncIterator[bytes]:

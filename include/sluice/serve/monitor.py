@@ -53,8 +53,8 @@ def monitoring(looks: Looks, *, unhealthy: Problems, not_ready: Problems) -> Fas
     app = FastAPI(title="Sluice monitoring", docs_url=None, redoc_url=None, openapi_url=None)
 
     async def verdict(problems: Problems) -> PlainTextResponse:
-        found = await run_in_threadpool(problems)
-        return PlainTextResponse("\n".join(found or ["ok"]) + "\n", 503 if found else 200)
+        problem_lines = await run_in_threadpool(problems)
+        return PlainTextResponse("\n".join(problem_lines or ["ok"]) + "\n", 503 if problem_lines else 200)
 
     @app.get("/healthz")
     async def healthz() -> PlainTextResponse:
@@ -66,8 +66,8 @@ def monitoring(looks: Looks, *, unhealthy: Problems, not_ready: Problems) -> Fas
 
     @app.get("/metrics")
     async def metrics(accept: str = Header("")) -> Response:
-        seen = await run_in_threadpool(looks.newest)
-        text, content_type = exposition(seen, accept, process=True)
+        newest = await run_in_threadpool(looks.newest)
+        text, content_type = exposition(newest, accept, process=True)
         return Response(text, media_type=content_type)
 
     return app

@@ -205,14 +205,14 @@ class Reading:
                         raise
                     time.sleep(_PAUSE_S)
         before = self.snapshot.columns() if self.snapshot is not None else iter(())
-        found = list(chain(now, before, self.index.columns(self.rows, self.wants)))
-        missing = set(self.request.named) - {table for table, _ in found}
+        tables = list(chain(now, before, self.index.columns(self.rows, self.wants)))
+        missing = set(self.request.named) - {table for table, _ in tables}
         if missing:  # no batch that is stored has changes of it: none has come yet, or retention removed those
             with self.runtime.state() as state:
-                found += defined_tables(
+                tables += defined_tables(
                     self.runtime, state, self.rows, lambda table: table in missing and self.wants(table)
                 )
-        return found
+        return tables
 
     def _needed(self) -> frozenset[str] | None:
         """Return the columns that are read, as tables have them; None for all."""
@@ -239,8 +239,8 @@ class Reading:
 
         Raises their error, or why a requested snapshot cannot be read.
         """
-        on_lost, kept = self.request.on_lost_batches, self.runtime.pipeline.snapshot is not None
-        if on_lost != "snapshot" and (on_lost == "stop" or self.request.to is not None or not kept):
+        on_lost, has_snapshot = self.request.on_lost_batches, self.runtime.pipeline.snapshot is not None
+        if on_lost != "snapshot" and (on_lost == "stop" or self.request.to is not None or not has_snapshot):
             raise error
         try:
             return SnapshotStart.of(self.runtime, state, self.rows, self.wants)
@@ -257,7 +257,7 @@ class Reading:
         for table in self.request.named:
             if table not in known_tables:
                 every = self.index.columns(self.rows, lambda t: self.reader.may_read(self.request.pipeline, t))
-                names = sorted({str(found) for found, _ in every})
+                names = sorted({str(stored_table) for stored_table, _ in every})
                 raise ConfigError(
                     f"no stored batch of {self.request.pipeline} has changes of {table}{meant(str(table), names)}",
                     hint=f"tables that are read: {', '.join(names[:50]) or 'none yet'}",
@@ -407,14 +407,14 @@ class Reading:
 
     def _mark(self, manifest: SegmentManifest) -> bytes:
         """Return the mark that follows the last row of a batch."""
-        said = {
+        mark = {
             "batch": manifest.batch,
             "position": manifest.last.place,
             "gtid_set": executed(self.runtime.pipeline.source.type, manifest.last),
             "commit_time_us": manifest.last.commit_time_us,
             "statements": self._statements(manifest),
         }
-        return json.dumps(said, separators=(",", ":")).encode()
+        return json.dumps(mark, separators=(",", ":")).encode()
 
     def _statements(self, manifest: SegmentManifest) -> list[dict[str, Any]]:
         """Return what statements did to tables that are read, since no row says it."""

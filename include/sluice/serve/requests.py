@@ -67,12 +67,12 @@ class Condition(_Model):
 
     @model_validator(mode="after")
     def _has_what_it_compares_with(self) -> Condition:
-        given = self.model_fields_set & {"value", "values"}
-        wanted = {"in": {"values"}, "null": set(), "not null": set()}.get(self.is_, {"value"})
-        if given != wanted:
-            takes = f"takes {' '.join(wanted)}" if wanted else "takes no value"
+        present_fields = self.model_fields_set & {"value", "values"}
+        required_fields = {"in": {"values"}, "null": set(), "not null": set()}.get(self.is_, {"value"})
+        if present_fields != required_fields:
+            takes = f"takes {' '.join(required_fields)}" if required_fields else "takes no value"
             raise ValueError(
-                f"a condition with is: {self.is_} {takes}, and has {' and '.join(sorted(given)) or 'none'}"
+                f"a condition with is: {self.is_} {takes}, and has {' and '.join(sorted(present_fields)) or 'none'}"
             )
         return self
 
@@ -262,9 +262,9 @@ def parsed(text: bytes, kind: type[_Request] = ReadRequest) -> _Request:  # type
     if len(text) > MAX_BYTES:
         raise ConfigError(f"the ticket is larger than {MAX_BYTES // 1024} KiB")
     try:
-        made = kind.model_validate_json(text)
+        request = kind.model_validate_json(text)
         json.loads(text, object_pairs_hook=_each_once)
-        return made
+        return request
     except ValidationError as error:
         raise wrong_request(error, "the ticket") from None
     except RecursionError:
@@ -276,12 +276,12 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
     Raises ConfigError if it has a key twice: a parser takes one, a program may have meant the other.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(f"the ticket cannot be read: it has {twice[:100]!r} more than once")
-    return found
+    return members
 
 
 def for_programs(error: SluiceError) -> dict[str, bool | int]:
@@ -346,8 +346,8 @@ def holds(predicate: Predicate, column: Any) -> pa.Array:
         return pc.is_valid(values)
     try:
         if predicate.is_ == "in":
-            wanted = pa.array(list(map(_value, predicate.values))).cast(values.type)
-            return pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=wanted), None)
+            choices = pa.array(list(map(_value, predicate.values))).cast(values.type)
+            return pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=choices), None)
         return _COMPARE[predicate.is_](values, pa.scalar(_value(predicate.value)).cast(values.type))
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise ConfigError(
@@ -373,7 +373,7 @@ _COMPARE: dict[str, Any] = {
 
 
 def _joined(join: Any, parts: list[pa.Array]) -> pa.Array:
-    whole = parts[0]
+    mask = parts[0]
     for part in parts[1:]:
-        whole = join(whole, part)
-    return whole
+        mask = join(mask, part)
+    return mask

@@ -75,9 +75,11 @@ def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
             field = pa.field("_before", values.type)
         elif field.name == "_present" and wanted_names != own_user_columns and is_partial(rows):
             is_change = "_txn" in rows.schema.names
-            known = [name if name in own_user_columns else None for name in wanted_names]
+            own_names = [name if name in own_user_columns else None for name in wanted_names]
             values = (
-                renewed(rows, own_user_columns, wanted_names) if is_change else remapped(rows, own_user_columns, known)
+                renewed(rows, own_user_columns, wanted_names)
+                if is_change
+                else remapped(rows, own_user_columns, own_names)
             )
         fields.append(field)
         columns.append(values)
@@ -112,17 +114,17 @@ class StreamShape:
                 raise ConfigError(f"no table has a column {name!r}{meant(name, names)}", hint=_listed(names))
         if request.predicate is not None:
             holds(request.predicate, _Empty(users, names))
-        shown = [
+        visible_fields = [
             f.with_name(sent_name(f.name))
             for f in users.values()
             if request.columns is None or sent_name(f.name) in requested_columns
         ]
         meta = [_META[name] for name in _OF[request.form]]
         if request.transactions:  # a record has no values
-            shown = [field.with_nullable(True) for field in shown]
+            visible_fields = [field.with_nullable(True) for field in visible_fields]
             meta.append(pa.field(RECORD, pa.string()))
-        before = pa.field("_before", pa.struct(shown))
-        return cls(request, tuple(users.values()), pa.schema([*shown, *OWN.values(), *meta, before]))
+        before = pa.field("_before", pa.struct(visible_fields))
+        return cls(request, tuple(users.values()), pa.schema([*visible_fields, *OWN.values(), *meta, before]))
 
     @property
     def columns(self) -> list[tuple[str, pa.DataType]]:
@@ -185,8 +187,8 @@ class StreamShape:
 
         See :mod:`transaction_records`.
         """
-        made = (piece for rows, table in pieces for piece in self.sent(rows, table, batch))
-        return with_records(made, RECORD)
+        sent_pieces = (piece for rows, table in pieces for piece in self.sent(rows, table, batch))
+        return with_records(sent_pieces, RECORD)
 
     def _piece(self, rows: pa.Table, table: TableId, batch: int) -> pa.RecordBatch:
         count = rows.num_rows
@@ -243,36 +245,37 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _united(tables: Iterable[tuple[TableId, pa.Schema]]) -> dict[str, pa.Field]:
-    found: dict[str, pa.Field] = {}
+    fields: dict[str, pa.Field] = {}
     of: dict[str, TableId] = {}
     seen_tables: set[TableId] = set()
     for table, schema in tables:
         seen_tables.add(table)
         for field in schema:
-            if field.name not in found:
-                found[field.name], of[field.name] = field, table
-            elif field.type != found[field.name].type and of[field.name] != table:
-                found[field.name] = _common(found[field.name], field, of[field.name], table)
+            if field.name not in fields:
+                fields[field.name], of[field.name] = field, table
+            elif field.type != fields[field.name].type and of[field.name] != table:
+                fields[field.name] = _common(fields[field.name], field, of[field.name], table)
     if len(seen_tables) > 1:  # a key, a type at the source: of one table only
-        return {name: pa.field(name, field.type) for name, field in found.items()}
-    return found
+        return {name: pa.field(name, field.type) for name, field in fields.items()}
+    return fields
 
 
-def _common(one: pa.Field, other: pa.Field, table: TableId, second: TableId) -> pa.Field:
-    plain = [pa.schema([pa.field(one.name, field.type)]) for field in (one, other)]
+def _common(first_field: pa.Field, second_field: pa.Field, table: TableId, second: TableId) -> pa.Field:
+    plain = [pa.schema([pa.field(first_field.name, field.type)]) for field in (first_field, second_field)]
     try:
         return pa.unify_schemas(plain, promote_options="permissive").field(0)
     except pa.ArrowException:
         raise ConfigError(
-            f"column {one.name!r} is {one.type} in {table} and {other.type} in {second}: one stream cannot have both",
+            f"column {first_field.name!r} is {first_field.type} in {table} and {second_field.type} in {second}: "
+            "one stream cannot have both",
             hint="read these tables one by one",
         ) from None
 
 
-def _widens(one: pa.DataType, other: pa.DataType) -> bool:
-    pair = [pa.schema([pa.field("v", kind)]) for kind in (one, other)]
+def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    pair = [pa.schema([pa.field("v", kind)]) for kind in (narrow, wide)]
     try:
-        return bool(pa.unify_schemas(pair, promote_options="permissive").field(0).type == other)
+        return bool(pa.unify_schemas(pair, promote_options="permissive").field(0).type == wide)
     except pa.ArrowException:
         return False
 

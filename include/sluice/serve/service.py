@@ -44,17 +44,17 @@ class Slots:
     def take(self, reader: str) -> Callable[[], None]:
         """Take one slot. Return a function that releases it, once. Raises TooManyReads."""
         with self._lock:
-            mine, every = self._open.get(reader, 0), sum(self._open.values())
-            if mine >= self.most_each or every >= self.most:
-                whose = f"{reader} has {mine}" if mine >= self.most_each else f"the service has {every}"
+            own_count, every = self._open.get(reader, 0), sum(self._open.values())
+            if own_count >= self.most_each or every >= self.most:
+                whose = f"{reader} has {own_count}" if own_count >= self.most_each else f"the service has {every}"
                 raise TooManyReads(f"{whose} open reads, which is the limit", hint="end one, or try again later")
-            self._open[reader] = mine + 1
-        given: list[bool] = []
+            self._open[reader] = own_count + 1
+        releases: list[bool] = []
 
         def give_back() -> None:
             with self._lock:
-                if not given:
-                    given.append(True)
+                if not releases:
+                    releases.append(True)
                     self._open[reader] -= 1
 
         return give_back
@@ -88,8 +88,8 @@ class Slot:
 
     def give_back(self) -> None:
         """Release the slot: the call is over."""
-        for one in self._held:
-            one()
+        for release in self._held:
+            release()
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Service:
         Raises as :meth:`open`, and as :func:`connected`.
         """
         runtime = self._runtime(request.pipeline, reader)
-        return connected(runtime, request, reader, lambda asked: self._reading(runtime, asked, reader))
+        return connected(runtime, request, reader, lambda read_request: self._reading(runtime, read_request, reader))
 
     def close(self) -> None:
         """End the sessions."""
@@ -215,16 +215,16 @@ class Service:
 
     def not_ready(self) -> list[str]:
         """Return which ensembles of ZooKeeper do not answer, a line each: without them nothing can be read."""
-        found = []
+        problems = []
         for place, names in self.places().items():
             ask = partial(self._look, place)
             try:
                 answer = server_questions.ask(f"ZooKeeper {place.endpoint.address}", ask, _READY_S)
             except SluiceError as error:
-                found.append(f"{', '.join(names)}: {error}")
+                problems.append(f"{', '.join(names)}: {error}")
             else:
-                found += [f"{', '.join(names)}: {answer}"] if isinstance(answer, NoAnswer) else []
-        return found
+                problems += [f"{', '.join(names)}: {answer}"] if isinstance(answer, NoAnswer) else []
+        return problems
 
     def _look(self, place: Place) -> None:
         self.session_of(place).znodes.children(place.root)

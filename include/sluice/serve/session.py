@@ -211,16 +211,16 @@ def _is_last(request: SubscribeRequest, seen_subscription: Subscription | None) 
     return own or seen_subscription.session == request.session
 
 
-def _goes_on(request: SubscribeRequest, kept: Subscription) -> ReadRequest:
+def _goes_on(request: SubscribeRequest, subscription: Subscription) -> ReadRequest:
     """Return the request from the batch after the acknowledged one; a session that continues another may have had more.
 
     If nothing is acknowledged of the snapshot that it began with, and the client did not have it, it begins with the
     snapshot again.
     """
-    asked, first = request.from_, kept.batch + 1
-    if request.session is not None and isinstance(asked, FromBatch) and not kept.expired_ms:
-        first = max(first, asked.batch)
-    if kept.from_snapshot and first == kept.batch + 1:
+    start, first = request.from_, subscription.batch + 1
+    if request.session is not None and isinstance(start, FromBatch) and not subscription.expired_ms:
+        first = max(first, start.batch)
+    if subscription.from_snapshot and first == subscription.batch + 1:
         return request.model_copy(update={"from_": "snapshot"})
     return request.model_copy(update={"from_": FromBatch(batch=first)})
 

@@ -76,7 +76,7 @@ class SnapshotStart:
             "_origin": 0,
         }  # fmt: skip
         for table in self.tables:
-            more = [one for one in META_FIELDS if one.name not in table.schema.names and one.name != "_present"]
+            more = [field for field in META_FIELDS if field.name not in table.schema.names and field.name != "_present"]
             for rows in table.pieces(self.reader, constants, more):
                 yield table.route.target, shaped(table.route.target, self.rows.without_hidden(rows, table.source))
 
@@ -91,7 +91,7 @@ class SnapshotStart:
     def mark(self) -> bytes:
         """The mark after the last row: as after a stored batch, and that these were rows of the snapshot."""
         position = self.held.position
-        said = {
+        fields = {
             "batch": self.batch,
             "position": position.place,
             "gtid_set": executed(self.source_type, position),
@@ -99,7 +99,7 @@ class SnapshotStart:
             "statements": [],
             "snapshot": True,
         }
-        return json.dumps(said, separators=(",", ":")).encode()
+        return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _whole(runtime: Runtime, state: PipelineState, reader: VersionReader, held_ack: Acknowledgement) -> Acknowledgement:

@@ -80,23 +80,23 @@ class _Records:
         times_us = heads["_commit_ts"].cast(pa.int64()).to_pylist()
         templates = rows if self._last is None else pa.concat_tables([self._last, rows])
         shift = templates.num_rows - rows.num_rows
-        made: list[tuple[int, int, str, str]] = []  # order, row that it is made of, _op, text
+        events: list[tuple[int, int, str, str]] = []  # order, row that it is made of, _op, text
         for number, first in enumerate(firsts.tolist()):
             begin = int(logged[first])
             if self._ordinal != ordinals[first]:
                 if self._ordinal >= 0:
                     before = int(logged[first - 1]) if number else -1  # -1: the last row of the window before
-                    made.append((2 * before + 2, before + shift, END, self._event(self._counts)))
+                    events.append((2 * before + 2, before + shift, END, self._event(self._counts)))
                 self._ordinal = int(ordinals[first])
                 self._id = transaction_id(gtids[number], files[number], offsets[number])
                 self._commit_time_us, self._counts = times_us[number], {}
-                made.append((2 * begin, begin + shift, BEGIN, self._event(None)))
+                events.append((2 * begin, begin + shift, BEGIN, self._event(None)))
             for table, count in counts[number]:
                 self._counts[table] = self._counts.get(table, 0) + count
         self._last = rows.slice(int(logged[-1]), 1)
-        if not made:
+        if not events:
             return rows
-        orders, places, ops, texts = zip(*made, strict=True)
+        orders, places, ops, texts = zip(*events, strict=True)
         records = self._records(templates.take(pa.array(places)), list(ops), list(texts))
         order = np.argsort(np.concatenate([np.array(orders), np.arange(rows.num_rows) * 2 + 1]), kind="stable")
         return pa.concat_tables([records, rows]).take(pa.array(order))
@@ -110,9 +110,9 @@ class _Records:
 
     def _records(self, rows: pa.Table, ops: list[str], texts: list[str]) -> pa.Table:
         """Return the records that are made of these rows."""
-        said = {"_op": ops, "_table": [""] * len(ops), self._text: texts}
+        own_columns = {"_op": ops, "_table": [""] * len(ops), self._text: texts}
         columns = [
-            pa.array(said[field.name], field.type) if field.name in said
+            pa.array(own_columns[field.name], field.type) if field.name in own_columns
             else rows[field.name] if field.name in _KEPT
             else pa.nulls(len(ops), field.type)
             for field in rows.schema
@@ -128,7 +128,7 @@ def _counted(tables: pa.Array, logged: _Numbers, firsts: _Numbers) -> list[list[
     run = np.zeros(len(logged), np.int64)
     run[firsts] = 1
     pairs, counts = np.unique((np.cumsum(run) - 1) * len(names) + codes, return_counts=True)
-    found: list[list[tuple[TableId, int]]] = [[] for _ in firsts]
+    counts_by_run: list[list[tuple[TableId, int]]] = [[] for _ in firsts]
     for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        found[pair // len(names)].append((names[pair % len(names)], count))
-    return found
+        counts_by_run[pair // len(names)].append((names[pair % len(names)], count))
+    return counts_by_run

@@ -177,15 +177,15 @@ def _notices(connect: Open, root: str) -> None:
     with connect() as znodes, connect() as two:
         znodes.ensure(f"{root}/folder")
         znodes.transact([Create(f"{root}/n", b"0")])
-        told: list[str] = []
-        node = two.get(f"{root}/n", lambda *_: told.append("get"))
+        notices: list[str] = []
+        node = two.get(f"{root}/n", lambda *_: notices.append("get"))
         assert node is not None
-        two.notify(f"{root}/n", lambda *_: told.append("node"))
-        two.notify(f"{root}/folder", lambda *_: told.append("children"), children=True)
+        two.notify(f"{root}/n", lambda *_: notices.append("node"))
+        two.notify(f"{root}/folder", lambda *_: notices.append("children"), children=True)
         znodes.transact([Put(f"{root}/n", b"1", -1)])
-        _until(lambda: {"get", "node"} <= set(told), "the notice of a change")
+        _until(lambda: {"get", "node"} <= set(notices), "the notice of a change")
         znodes.transact([Create(f"{root}/folder/x")])
-        _until(lambda: "children" in told, "the notice of a new child")
+        _until(lambda: "children" in notices, "the notice of a new child")
 
 
 def _reads_its_own_writes(connect: Open, root: str) -> None:

@@ -152,8 +152,8 @@ class Bench(ABC):
 
     def config(self, kind: str, *, name: str = "copy", **more: Any) -> TargetConfig:
         """Return the target's entry in the pipeline file."""
-        given = {"name": name, "type": kind, "connection": "target", "changes": str(self.changes)}
-        return TargetConfig.model_validate({**given, "consistency": self.consistency, **more})
+        defaults = {"name": name, "type": kind, "connection": "target", "changes": str(self.changes)}
+        return TargetConfig.model_validate({**defaults, "consistency": self.consistency, **more})
 
     def endpoint(self, kind: str) -> Endpoint:
         """Return an endpoint for kinds that need no server."""
@@ -244,7 +244,7 @@ class Pipe:
             first = self.seq
             self.seq += len(ops)
             if self.bench.changes is Input.CHANGES:
-                log += [self._change(schema, first + number, one) for number, one in enumerate(ops)]
+                log += [self._change(schema, first + number, operation) for number, operation in enumerate(ops)]
             else:
                 data = _table(schema, ops, first)
                 merged.append(TableInput(planned_table(schema), (RowsInMemory(schema.table, data),)))
@@ -254,12 +254,14 @@ class Pipe:
             spark=self.bench.spark, **more
         )  # fmt: skip
 
-    def _change(self, schema: TableSchema, seq: int, one: Op) -> Change:
+    def _change(self, schema: TableSchema, seq: int, operation: Op) -> Change:
         names = [column.name for column in schema.columns]
-        before, after = (dict(zip(names, row, strict=True)) if row else None for row in (one.before, one.after))
+        before, after = (
+            dict(zip(names, row, strict=True)) if row else None for row in (operation.before, operation.after)
+        )
         fields = tuple(schema.field(column) for column in schema.columns)
         return Change(
-            schema.table, one.op, seq, "log.000001", 4 + seq, 0, 1_763_683_200_000_000 + seq, f"uuid:{self.batch}",
+            schema.table, operation.op, seq, "log.000001", 4 + seq, 0, 1_763_683_200_000_000 + seq, f"uuid:{self.batch}",
             self.batch, 7,
             before, after, fields, schema.primary_key, txn_row=seq,
         )  # fmt: skip
@@ -328,18 +330,20 @@ class Pipe:
         if not self.bench.appends:
             return Counter(self.bench.rows(table))
         names = [column.name for column in table.columns]
-        found: dict[Any, tuple[Any, ...]] = {}
-        seen: set[str] = set()
-        for one in self.bench.received():
-            if one.table != str(table.table) or one.id in seen:
+        rows_by_key: dict[Any, tuple[Any, ...]] = {}
+        seen_ids: set[str] = set()
+        for received in self.bench.received():
+            if received.table != str(table.table) or received.id in seen_ids:
                 continue
-            seen.add(one.id)
-            for image in (one.before, one.after):
+            seen_ids.add(received.id)
+            for image in (received.before, received.after):
                 if image is not None:
-                    found.pop(tuple(image[name] for name in table.primary_key), None)
-            if one.after is not None:
-                found[tuple(one.after[name] for name in table.primary_key)] = tuple(one.after[n] for n in names)
-        return Counter(found.values())
+                    rows_by_key.pop(tuple(image[name] for name in table.primary_key), None)
+            if received.after is not None:
+                rows_by_key[tuple(received.after[name] for name in table.primary_key)] = tuple(
+                    received.after[n] for n in names
+                )
+        return Counter(rows_by_key.values())
 
 
 def _table(schema: TableSchema, ops: Sequence[Op], first: int) -> pa.Table:
@@ -352,12 +356,12 @@ def _table(schema: TableSchema, ops: Sequence[Op], first: int) -> pa.Table:
         pa.field("_before", pa.struct(fields)),
     ]  # fmt: skip
     rows = []
-    for number, one in enumerate(ops):
-        values = one.after if one.after is not None else one.before
+    for number, operation in enumerate(ops):
+        values = operation.after if operation.after is not None else operation.before
         assert values is not None
-        before = dict(zip(names, one.before, strict=True)) if one.before is not None else None
+        before = dict(zip(names, operation.before, strict=True)) if operation.before is not None else None
         rows.append({
-            **dict(zip(names, values, strict=True)), "_op": one.op, "_seq": first + number, "_before": before,
+            **dict(zip(names, values, strict=True)), "_op": operation.op, "_seq": first + number, "_before": before,
             "_commit_ts": dt.datetime(2026, 11, 21, tzinfo=dt.UTC),
         })  # fmt: skip
     return pa.Table.from_pylist(rows, schema=pa.schema([*fields, *meta]))
@@ -449,8 +453,8 @@ def rows_arrive(bench: Bench) -> None:
     if Feature.DELETE in bench.target().capabilities.features:
         ops += [gone(3, "ü😀", 1), new(4, "ü😀", 1)]
     pipe.deliver((table, ops))
-    left = (4, "ü😀", 1) if len(ops) > 2 else (3, "ü😀", 1)
-    expected = [(1, "A", 5), (2, "b2", None), left]
+    last_row = (4, "ü😀", 1) if len(ops) > 2 else (3, "ü😀", 1)
+    expected = [(1, "A", 5), (2, "b2", None), last_row]
     assert pipe.state(table) == _rows(*expected), pipe.state(table)
     assert pipe.held == 2
     if not bench.appends:
@@ -630,9 +634,9 @@ def checkpoint_behind(bench: Bench) -> None:
     batch = pipe.given([(table, _FIRST) for table in tables])
 
     def look(call: str) -> None:
-        held = pipe.held
-        whole = all(len(list(pipe.state(table).elements())) == 3 for table in tables)
-        assert held < batch.number or whole, f"after {call} the checkpoint says batch {held}, and rows are missing"
+        last = pipe.held
+        complete = all(len(list(pipe.state(table).elements())) == 3 for table in tables)
+        assert last < batch.number or complete, f"after {call} the checkpoint says batch {last}, and rows are missing"
 
     pipe.write(batch, after=look)
     bench.kill()
@@ -690,9 +694,9 @@ def rejected_row(bench: Bench) -> None:
     letters = _Letters(not_yet)
     with bench.refusing():
         pipe.write(batch, rejected=letters)
-    ids = {one.row["id"].to_pylist()[0] for one in letters.kept}
+    ids = {rejection.row["id"].to_pylist()[0] for rejection in letters.kept}
     assert ids == {1}, f"rejected were {ids}"
-    assert all(one.reason for one in letters.kept), "a rejected row without a reason"
+    assert all(rejection.reason for rejection in letters.kept), "a rejected row without a reason"
     assert pipe.state(table) == _rows((1, "a", 1), (2, "c", 3), (3, "d", 4))
     stops = Pipe(bench, name="stops")
     batch = stops.given([(table, [new(7, "y" * 100, 1)])])
@@ -711,11 +715,11 @@ def partial_rows(bench: Bench) -> None:
     pipe = Pipe(bench)
     pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
     batch = pipe.given([(table, [changed((1, None, None), (1, None, 7))])])
-    [one] = batch.tables
-    [file] = one.files
+    [table_input] = batch.tables
+    [file] = table_input.files
     assert isinstance(file, RowsInMemory)
-    known = pa.array([bytes([0b101, 0b001])], pa.binary())  # id and points are known; of the old row only id
-    partly = replace(one, files=(RowsInMemory(file.table, file.data.append_column("_present", known)),))
+    present = pa.array([bytes([0b101, 0b001])], pa.binary())  # id and points are known; of the old row only id
+    partly = replace(table_input, files=(RowsInMemory(file.table, file.data.append_column("_present", present)),))
     pipe.write(replace(batch, tables=(partly,)), times=2 if bench.consistency == "row" else 1)
     assert pipe.state(table) == _rows((1, "a", 7), (2, "b", 2)), pipe.state(table)
 
@@ -740,8 +744,8 @@ def keyless(bench: Bench) -> None:
 
 
 def _crash_at(call: str) -> Callable[[str], None]:
-    def crash(done: str) -> None:
-        if done == call:
+    def crash(completed_call: str) -> None:
+        if completed_call == call:
             raise _Crash
 
     return crash
@@ -776,16 +780,16 @@ def boundary_values(bench: Bench) -> None:
     bench.create_table(table)
     pipe = Pipe(bench)
     most = max(len(values) for _, values in VALUES)
-    taken = [[value for value in values if not bench.refuses(column, value)] for column, values in VALUES]
-    rows = [(number, *(values[number % len(values)] for values in taken)) for number in range(most)]
+    accepted = [[value for value in values if not bench.refuses(column, value)] for column, values in VALUES]
+    rows = [(number, *(values[number % len(values)] for values in accepted)) for number in range(most)]
     rows.append((most, *(None for _ in VALUES)))
     pipe.deliver((table, [new(*row) for row in rows]))
-    found = {row[0]: row for row in pipe.state(table)}
+    stored_rows = {row[0]: row for row in pipe.state(table)}
     for row in rows:
-        for column, sent, there in zip(columns, row, found[row[0]], strict=True):
-            wanted = bench.stored(column, sent)
-            same = there == wanted and type(there) is type(wanted)
-            assert same, f"{column.sql_type}: {sent!r} became {there!r}"
+        for column, sent, stored in zip(columns, row, stored_rows[row[0]], strict=True):
+            expected = bench.stored(column, sent)
+            same = stored == expected and type(stored) is type(expected)
+            assert same, f"{column.sql_type}: {sent!r} became {stored!r}"
     refused = [
         (place, value)
         for place, (column, values) in enumerate(VALUES)
@@ -793,7 +797,7 @@ def boundary_values(bench: Bench) -> None:
         if bench.refuses(column, value)
     ]
     for number, (place, value) in enumerate(refused):
-        odd = [100 + number, *(value if place == other else None for other in range(len(VALUES)))]
+        odd = [100 + number, *(value if place == column_number else None for column_number in range(len(VALUES)))]
         try:
             Pipe(bench, name=f"refused{number}").deliver((table, [new(*odd)]))
         except LoadError:
@@ -811,31 +815,31 @@ def order(bench: Bench) -> None:
     """Check the order of received changes within the declared scope: key, table or all."""
     tables = _made(bench, "one", "two")
     pipe = Pipe(bench)
-    one, two = (table for table in tables)
+    first_table, second_table = (table for table in tables)
     first = [new(n, "a", 0) for n in range(8)]
-    for table in (one, two):
+    for table in (first_table, second_table):
         pipe.deliver((table, first))
     steps = [changed((n, "a", p), (n, "a", p + 1)) for p in range(12) for n in range(8)]
-    batch = pipe.given([entry for step in steps for entry in ((one, [step]), (two, [step]))])
+    batch = pipe.given([entry for step in steps for entry in ((first_table, [step]), (second_table, [step]))])
     pipe.write(batch)
     [ordering] = bench.target().capabilities.ordering
-    seen = [
+    updates = [
         (received.table, received.after["id"], received.after["points"])
         for received in bench.received()
         if received.op == "u" and received.after is not None
     ]
     groups: dict[Any, list[Any]] = {}
-    for place, key, points in seen:
+    for place, key, points in updates:
         groups.setdefault((place, key), []).append((points,))
         groups.setdefault(place, []).append((points, key))
         groups.setdefault("all", []).append((points, key, place))
-    named = {str(one.table), str(two.table)}
-    asked = {
+    named = {str(first_table.table), str(second_table.table)}
+    ordered_groups = {
         Ordering.NONE: [], Ordering.KEY: [g for g in groups if isinstance(g, tuple)],
         Ordering.TABLE: [g for g in groups if g in named], Ordering.GLOBAL: ["all"],
     }[ordering]  # fmt: skip
-    assert len(seen) == len(steps) * 2
-    for group in asked:
+    assert len(updates) == len(steps) * 2
+    for group in ordered_groups:
         assert groups[group] == sorted(groups[group]), f"changes of {group} are out of order"
 
 
@@ -885,7 +889,7 @@ def schema_changes(bench: Bench) -> None:
     [table] = _made(bench, "t")
     pipe = Pipe(bench)
     pipe.deliver((table, _FIRST))
-    left: list[str] = []
+    leftover_columns: list[str] = []
     for kind, sql, before, after, renamed in steps:
         change = _schema_change(pipe, 0, sql, (kind,), before, after, renamed)
         config, capabilities = pipe.target.config, pipe.target.capabilities
@@ -893,7 +897,7 @@ def schema_changes(bench: Bench) -> None:
             try:
                 require_kinds(config, capabilities, change)
             except LoadError:
-                left += ["extra"] * (kind is K.DROP_COLUMN and K.ADD_COLUMN in offered)
+                leftover_columns += ["extra"] * (kind is K.DROP_COLUMN and K.ADD_COLUMN in offered)
                 continue
             raise AssertionError(f"{kind} is not declared, and was not refused")
         require_kinds(config, capabilities, change)
@@ -911,7 +915,7 @@ def schema_changes(bench: Bench) -> None:
         names = bench.columns(place)
         wanted_names = [column.name for column in after.columns] if after is not None else None
         if wanted_names is not None and place.table == "t":
-            wanted_names += left  # a column that the source dropped stays if that is not followed
+            wanted_names += leftover_columns  # a column that the source dropped stays if that is not followed
         assert names == wanted_names, f"after {sql} the target has {names}"
         if kind is K.TRUNCATE_TABLE:
             assert not pipe.state(table), "a table that was emptied has rows"
@@ -943,7 +947,7 @@ def reconciled(bench: Bench) -> None:
     assert reconciler is not None, "the capability is declared"
     assert reconciler.others() == (), "before anything was delivered there are other pipelines"
     Pipe(bench, pipeline="begun").take_over()
-    writers = [one.pipeline for one in reconciler.others() if one.may_write(planned_table(table).target)]
+    writers = [writer.pipeline for writer in reconciler.others() if writer.may_write(planned_table(table).target)]
     assert not writers, "a pipeline that wrote nothing yet counts as a writer of the table"
     pipe.deliver((table, [new(n, f"m{n}", n) for n in range(1, 11)]))
     plan = planned_table(table)
@@ -975,7 +979,7 @@ def delivered_twice(bench: Bench) -> None:
     assert pipe.state(table) == _rows((1, "a", None), (2, "b", 2), (3, "ü😀", 1))
     if not bench.appends:
         return
-    arrived = [one.id for one in bench.received()]
+    arrived = [received.id for received in bench.received()]
     assert len(set(arrived)) == 3, f"3 changes have {len(set(arrived))} idempotency keys"
     if bench.target().capabilities.guarantee is not Guarantee.AT_LEAST_ONCE:
         assert len(arrived) == 3, "a repeat is seen, and the guarantee says it is not"
@@ -993,8 +997,8 @@ def all_or_nothing(bench: Bench) -> None:
     batch = pipe.given([(table, _FIRST) for table in tables])
 
     def look(call: str) -> None:
-        seen = [sum(pipe.state(table).values()) for table in tables]
-        assert seen in ([0, 0, 0], [3, 3, 3]), f"after {call} readers see {seen} rows of 3, 3, 3"
+        counts = [sum(pipe.state(table).values()) for table in tables]
+        assert counts in ([0, 0, 0], [3, 3, 3]), f"after {call} readers see {counts} rows of 3, 3, 3"
 
     pipe.write(batch, after=look)
     assert all(pipe.state(table) for table in tables)
@@ -1004,23 +1008,23 @@ def all_or_nothing(bench: Bench) -> None:
 def no_secrets(bench: Bench) -> None:
     """Check that no repr, location or error shows the password."""
     pipe = Pipe(bench)
-    said: list[str] = [repr(pipe.target), repr(pipe.target.config)]
+    texts: list[str] = [repr(pipe.target), repr(pipe.target.config)]
     if pipe.target.checkpoints is not None:
-        said.append(pipe.checkpoints.place)
+        texts.append(pipe.checkpoints.place)
         pipe.take_over()
         try:
             pipe.checkpoints.take_over(0)
         except SluiceError as error:
-            said += [str(error), repr(error)]
+            texts += [str(error), repr(error)]
     [table] = _made(bench, "people")
     batch = pipe.given([(table, _FIRST), (people(bench.schema, "absent"), _FIRST)])
     try:
         pipe.take_over()
         writer = pipe.writer(batch)
-        said += [repr(unit) for phase in writer.plan(1) for unit in phase]
+        texts += [repr(unit) for phase in writer.plan(1) for unit in phase]
     except SluiceError as error:
-        said += [str(error), repr(error)]
-    for text in said:
+        texts += [str(error), repr(error)]
+    for text in texts:
         assert bench.secret not in text, f"the password is shown: {text.replace(bench.secret, '***')}"
 
 
@@ -1069,10 +1073,10 @@ def capabilities_hold(bench: Bench) -> None:
         )
     owners = {"comparer": comparer_of(target), "reconciler": target.reconciler()}
     for declares, (owner, part) in _PARTS_OF_PARTS.items():
-        if (found := owners[owner]) is not None:
-            assert getattr(offered, declares) is hasattr(found, part), (
+        if (owner_part := owners[owner]) is not None:
+            assert getattr(offered, declares) is hasattr(owner_part, part), (
                 f"{declares} is {getattr(offered, declares)}, and the {owner} has "
-                f"{'a' if hasattr(found, part) else 'no'} {part}"
+                f"{'a' if hasattr(owner_part, part) else 'no'} {part}"
             )
     built_in = KINDS.get(target.config.type)
     assert built_in is None or (built_in.maintains_files, built_in.marks_loads) == (
@@ -1103,35 +1107,41 @@ def compared(bench: Bench) -> None:
         return comparer.compare(plan, _table(table, [new(*row) for row in rows], 0), item, values=True)
 
     pipe.deliver((table, [new(1, "a", None), new(2, "b", 2), new(3, "ü😀", 1), new(4, "", 0)]))
-    found = look((4, "", 0), (1, "a", None), (3, "ü😀", 1), (2, "b", 2))
-    assert (found.missing, found.different, found.extra) == ((), (), None), f"equal rows are said to differ: {found}"
-    found = look((1, "a", 1), (2, "B", 2), (3, "ü😀 ", 1), (4, None, 0), (5, "e", 5))
-    assert found.missing == (4,), f"missing is row 4, said are {found.missing}"
-    columns = {one.row: tuple(name.casefold() for name in one.columns) for one in found.different}
+    comparison = look((4, "", 0), (1, "a", None), (3, "ü😀", 1), (2, "b", 2))
+    assert (comparison.missing, comparison.different, comparison.extra) == ((), (), None), (
+        f"equal rows are said to differ: {comparison}"
+    )
+    comparison = look((1, "a", 1), (2, "B", 2), (3, "ü😀 ", 1), (4, None, 0), (5, "e", 5))
+    assert comparison.missing == (4,), f"missing is row 4, said are {comparison.missing}"
+    columns = {
+        difference.row: tuple(name.casefold() for name in difference.columns) for difference in comparison.different
+    }
     blank = bench.stored(table.columns[1], "")
     odd = {0: ("points",), 1: ("email",), 2: ("email",), **({3: ("email",)} if blank is not None else {})}
     assert columns == odd, f"columns that differ: {columns}"
-    values = {one.row: one.values for one in found.different}
+    values = {difference.row: difference.values for difference in comparison.different}
     assert (values[0], values[1]) == ((("1", None),), (("B", "b"),)), f"values: {values}"
     assert blank is None or values[3] == ((None, blank),), f"values: {values}"
     features = bench.target().capabilities.features
     removed = [gone(2, "b", 2)] if Feature.DELETE in features else []
     pipe.deliver((table, [*removed, changed((1, "a", None), (1, "a", 1)), new(6, "f", 6)]))
-    found = look((1, "a", 1), (2, "b", 2))
-    assert (len(found.missing), found.different) == (len(removed), ()), f"after another batch: {found}"
+    comparison = look((1, "a", 1), (2, "b", 2))
+    assert (len(comparison.missing), comparison.different) == (len(removed), ()), f"after another batch: {comparison}"
     lister = key_lister(bench.target(), comparer)
     if lister is not None and not lister.not_listed(plan):
         keys = sorted(key for piece in lister.keys(plan) for key in piece.column(0).to_pylist())
         here = [1, 3, 4, 6] if removed else [1, 2, 3, 4, 6]
         assert keys == here, f"the keys {here} are there, and it lists {keys}"
-        found = look((3, "ü😀", 1), item=KeyRange(("id",), listed=_ids(3, 5, 6)))
-        assert _extra(found) == [6], f"of the listed keys: {found}"
+        comparison = look((3, "ü😀", 1), item=KeyRange(("id",), listed=_ids(3, 5, 6)))
+        assert _extra(comparison) == [6], f"of the listed keys: {comparison}"
     if bench.appends or not {Feature.RECONCILE, Feature.DELETE} <= features:
         return
-    found = look((3, "ü😀", 1), item=KeyRange(("id",), after=_ids(1), upto=_ids(4)))
-    assert (found.missing, found.different, _extra(found)) == ((), (), [4]), f"in the range from 1 to 4: {found}"
-    found = look(item=KeyRange(("id",), listed=_ids(3, 5, 6)))
-    assert _extra(found) == [3, 6], f"of the listed keys: {found}"
+    comparison = look((3, "ü😀", 1), item=KeyRange(("id",), after=_ids(1), upto=_ids(4)))
+    assert (comparison.missing, comparison.different, _extra(comparison)) == ((), (), [4]), (
+        f"in the range from 1 to 4: {comparison}"
+    )
+    comparison = look(item=KeyRange(("id",), listed=_ids(3, 5, 6)))
+    assert _extra(comparison) == [3, 6], f"of the listed keys: {comparison}"
 
 
 @_check(24, "several batches as one, again after a crash, with others", _has(Feature.BUNDLES))
@@ -1155,7 +1165,9 @@ def batches_as_one(bench: Bench) -> None:
     assert pipe.state(tables[1]) == _rows((1, "a", 1), (2, "b", 3), (4, "d", 4))
     if bench.appends:
         received = bench.received()
-        assert len(received) == len({one.id for one in received}) == 12, "12 changes arrive once, and are told apart"
+        assert len(received) == len({change.id for change in received}) == 12, (
+            "12 changes arrive once, and are told apart"
+        )
 
 
 _ADDED: tuple[tuple[Column, str, str, Any], ...] = (
@@ -1227,10 +1239,10 @@ def defaults_of_new_columns(bench: Bench) -> None:
     assert set(rows) == set(range(90)), "rows were lost, or came"
     for key, row in rows.items():
         assert row[:3] == (key, f"m{key}", key + (key == 7))
-        for (column, declared, default, value), there in zip(_ADDED, row[3:], strict=True):
-            wanted = bench.stored(column, value)
-            assert there == wanted, (
-                f"{column.name} {declared} DEFAULT {default} is {there!r} in row {key}, not {wanted!r}"
+        for (column, declared, default, value), stored in zip(_ADDED, row[3:], strict=True):
+            expected = bench.stored(column, value)
+            assert stored == expected, (
+                f"{column.name} {declared} DEFAULT {default} is {stored!r} in row {key}, not {expected!r}"
             )
 
 
@@ -1359,58 +1371,61 @@ def _definition_with(table: TableId, column: Column) -> TableDefinition:
 def rows_that_are_converted(bench: Bench) -> None:
     """Check each conversion of a column's values; a load that stops has to name the column."""
     key, declared = Column("id", ColumnKind.INT, "int", nullable=False), bench.target().capabilities.conversions
-    for number, one in enumerate(CONVERSIONS):
+    for number, conversion in enumerate(CONVERSIONS):
         was, now = (
-            TableSchema(TableId(bench.schema, f"c{number}"), (key, c), ("id",)) for c in (one.before, one.after)
+            TableSchema(TableId(bench.schema, f"c{number}"), (key, c), ("id",))
+            for c in (conversion.before, conversion.after)
         )
         bench.create_table(was)
         pipe = Pipe(bench, name=f"copy{number}")
-        values = (*one.values, *([] if one.required else [(None, None)]))
+        values = (*conversion.values, *([] if conversion.required else [(None, None)]))
         for first in (0, 100, 200):  # several files, if the target has files
             pipe.deliver((was, [new(first + place, value) for place, (value, _) in enumerate(values)]))
-        change = _conversion(pipe, was.table, one)
+        change = _conversion(pipe, was.table, conversion)
         had = pipe.state(was)
         steps = {step.kind for effect in change.effects for step in effect.steps}
         try:
             require_kinds(pipe.target.config, pipe.target.capabilities, change)
             pipe.write(pipe.given([], schema_changes=(change,)))
         except LoadError as error:
-            assert re.search(r"\bv\b", error.message), f"{one}: the column is not named: {error}"
-            assert pipe.held == 3, f"{one}: the load stopped, and its batch is acknowledged"
-            assert pipe.state(was) == had, f"{one}: the load stopped, and rows were changed"
-            told = not any(effect.unknown for effect in change.effects) and not steps & REQUIRES
-            same_type = one.before.kind is one.after.kind
-            assert not (told and same_type and steps <= declared), (
-                f"{one}: the steps are declared, and the load stopped: {error}"
+            assert re.search(r"\bv\b", error.message), f"{conversion}: the column is not named: {error}"
+            assert pipe.held == 3, f"{conversion}: the load stopped, and its batch is acknowledged"
+            assert pipe.state(was) == had, f"{conversion}: the load stopped, and rows were changed"
+            is_described = not any(effect.unknown for effect in change.effects) and not steps & REQUIRES
+            same_type = conversion.before.kind is conversion.after.kind
+            assert not (is_described and same_type and steps <= declared), (
+                f"{conversion}: the steps are declared, and the load stopped: {error}"
             )
             continue
-        pipe.deliver((now, [new(900, one.values[0][1])]))
-        wanted = [(first + place, after) for first in (0, 100, 200) for place, (_, after) in enumerate(values)]
-        wanted.append((900, one.values[0][1]))
-        found = {row[0]: row[1] for row in pipe.state(now)}
-        assert set(found) == {row for row, _ in wanted}, f"{one}: rows were lost, or came"
-        for row, value in wanted:
-            assert found[row] == bench.stored(one.after, value), f"{one}: {found[row]!r} in row {row}, not {value!r}"
+        pipe.deliver((now, [new(900, conversion.values[0][1])]))
+        expected = [(first + place, after) for first in (0, 100, 200) for place, (_, after) in enumerate(values)]
+        expected.append((900, conversion.values[0][1]))
+        stored_rows = {row[0]: row[1] for row in pipe.state(now)}
+        assert set(stored_rows) == {row for row, _ in expected}, f"{conversion}: rows were lost, or came"
+        for row, value in expected:
+            assert stored_rows[row] == bench.stored(conversion.after, value), (
+                f"{conversion}: {stored_rows[row]!r} in row {row}, not {value!r}"
+            )
 
 
-def effect_of(one: Conversion, table: TableId) -> ColumnEffect:
+def effect_of(conversion: Conversion, table: TableId) -> ColumnEffect:
     """Return what the source says that a conversion did to the values of a table."""
-    old, new = (_definition_with(table, column).columns[1] for column in (one.before, one.after))
-    return ColumnEffect(table, old, new, (one.step,) if one.step is not None else (), one.unknown)
+    old, new = (_definition_with(table, column).columns[1] for column in (conversion.before, conversion.after))
+    return ColumnEffect(table, old, new, (conversion.step,) if conversion.step is not None else (), conversion.unknown)
 
 
-def _conversion(pipe: Pipe, table: TableId, one: Conversion) -> SchemaChange:
-    before, after = _definition_with(table, one.before), _definition_with(table, one.after)
-    charset = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if one.after.charset else ""
+def _conversion(pipe: Pipe, table: TableId, conversion: Conversion) -> SchemaChange:
+    before, after = _definition_with(table, conversion.before), _definition_with(table, conversion.after)
+    charset = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if conversion.after.charset else ""
     sql = (
         f"ALTER TABLE `{table.schema}`.`{table.table}` MODIFY v "
-        f"{one.after.sql_type}{charset}{' NOT NULL' if one.required else ''}"
+        f"{conversion.after.sql_type}{charset}{' NOT NULL' if conversion.required else ''}"
     )
     kinds = tuple(part.kind for part in column_changes(before, after))
     change = _schema_change(pipe, 0, sql, kinds, before, after)
     one_table, held = change.tables[0], pipe.target.capabilities.held
-    effects = tuple(effects_at(held, change, one_table, [effect_of(one, table)]))
-    statement = SourceStatement(pipe.bench.dialect, sql, table.schema, one.mode)
+    effects = tuple(effects_at(held, change, one_table, [effect_of(conversion, table)]))
+    statement = SourceStatement(pipe.bench.dialect, sql, table.schema, conversion.mode)
     return replace(change, statement=statement, effects=effects, consumer=pipe.name)
 
 

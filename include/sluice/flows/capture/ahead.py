@@ -35,20 +35,20 @@ def keep_within_budget(runtime: Runtime) -> int:
     budget = runtime.pipeline.source.slot_budget
     if budget is None:
         return 0
-    made, until = 0, time.monotonic() + LONGEST_S
+    batches, until = 0, time.monotonic() + LONGEST_S
     claim = f"{AHEAD}{runtime.owner or 'run'}:{uuid.uuid4().hex[:8]}"
     with runtime.state() as state, KeptSource() as kept_source, runtime.source.open() as session:
         while _is_over(session) and time.monotonic() < until:
             try:
                 outcome = drain(runtime, claim=claim, idle_wait_s=_IDLE_S, ahead=True, kept=kept_source)
             except LeaseHeld:
-                return made
+                return batches
             release_delivered(runtime.source, runtime.pipeline.targets, state, session, budget=budget)
             if outcome.batch is None:
-                return made
-            made += 1
+                return batches
+            batches += 1
             _log.info("captured_ahead", pipeline=runtime.name, batch=outcome.batch, changes=outcome.changes)
-    return made
+    return batches
 
 
 def wait_within_budget(runtime: Runtime, pause_s: float) -> None:

@@ -212,7 +212,7 @@ def take_up_ended(context: DrainContext) -> DrainOutcome | None:
     """Deliver the oldest undelivered batches whose runs ended without them, e.g. because a person marked the run or one
     of its tasks.
     """
-    state, taken, over = context.state, None, {}
+    state, reclaimed, over = context.state, None, {}
     for number in state.in_window():
         batch = state.batches.get(number)
         if batch is None:
@@ -221,8 +221,8 @@ def take_up_ended(context: DrainContext) -> DrainOutcome | None:
             over[batch.claim] = batch.claim.startswith(AHEAD) or context.is_over(batch.claim)
         if not over[batch.claim]:
             break
-        taken = state.batches.reclaim(number, context.claim) or taken
-    return delivered_again(taken, "its run is over") if taken else None
+        reclaimed = state.batches.reclaim(number, context.claim) or reclaimed
+    return delivered_again(reclaimed, "its run is over") if reclaimed else None
 
 
 def stop_when_full(context: DrainContext) -> DrainOutcome | None:
@@ -386,7 +386,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         return _place_snapshot(runtime, state, lease, cursor, claim, starts)
 
     late = dict(late_chunks(state, cursor.position))
-    held, watched = held_tables(state)
+    deferred_tables, watched = held_tables(state)
     small_files = pipeline.capture.segments.small_files
     digester = log_digester(runtime)
     place_alone = partial(_place_alone, runtime.name, runtime.store, state, lease, cursor, claim)
@@ -394,7 +394,9 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
     def interleaver(marks: TableId | None, chunks: list[Chunk]) -> ChunkInterleaver:
         parts = (state, runtime.store, runtime.source)
         of_log = (digester, cursor.stretch)
-        return ChunkInterleaver(*parts, marks, who.origin, chunks, held, watched, who.dialect, small_files, *of_log)
+        return ChunkInterleaver(
+            *parts, marks, who.origin, chunks, deferred_tables, watched, who.dialect, small_files, *of_log
+        )
 
     for targets, chunks in late.items():
         if targets:  # a dump for some targets has separate batches
@@ -419,7 +421,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Offset | None) -> Dra
         definitions=(lambda: schemas.load(cursor.schema, runtime.source.stored_definitions))
         if source.history is not None
         else None,
-        one_reader=bool(held or watched) or _is_numbered(runtime.mark),
+        one_reader=bool(deferred_tables or watched) or _is_numbered(runtime.mark),
         progress=CancellationGuard(state, f"draining batch {number}"),
     )
     if result.filled:  # before the position moves: nothing says it again
@@ -602,8 +604,8 @@ def may_drain(runtime: Runtime) -> bool:
     The trigger of a standby installation polls this.
     """
     with runtime.state() as state:
-        mine = runtime.owner is None or state.election.may_lead(runtime.owner)
-        return mine and state.owner() is None
+        may_lead = runtime.owner is None or state.election.may_lead(runtime.owner)
+        return may_lead and state.owner() is None
 
 
 def head_of(runtime: Runtime) -> Offset:

@@ -110,9 +110,9 @@ def relocated(runtime: Runtime, cursor: Cursor, name: str) -> Relocation:
 
 
 def fail_over(
-    runtime: Runtime, state: PipelineState, lease: Lease, cursor: Cursor, found: Relocation, *, by: str, reason: str
+    runtime: Runtime, state: PipelineState, lease: Lease, cursor: Cursor, place: Relocation, *, by: str, reason: str
 ) -> Cursor:
-    """Read ``found`` from now on. Definitions go along: they are those of the same transaction.
+    """Read ``place`` from now on. Definitions go along: they are those of the same transaction.
 
     Raises OutOfOrder while somebody reads tables for a dump: its places are of the log of the other server.
     """
@@ -125,27 +125,27 @@ def fail_over(
             "noticed",
         )
     _read_again(state)
-    _mark_anew(runtime, state, found)
-    schema = _schema(runtime.source, runtime.store, lease, cursor, found.position)
+    _mark_anew(runtime, state, place)
+    schema = _schema(runtime.source, runtime.store, lease, cursor, place.position)
     before = runtime.member(state)
-    moved = state.fail_over(lease, cursor, found.position, found.connection, int(time.time() * 1000), schema=schema)
+    moved = state.fail_over(lease, cursor, place.position, place.connection, int(time.time() * 1000), schema=schema)
     _read_again(state)  # chunks that a reader marked meanwhile
     details = {
         "from": f"{before}, {cursor.position}",
-        "to": f"{found.connection}, {found.position}",
+        "to": f"{place.connection}, {place.position}",
         "gtids": executed(runtime.pipeline.source.type, cursor.position),
         "reason": reason,
-        **({"doubts": found.doubts} if found.lost else {}),
+        **({"doubts": place.doubts} if place.lost else {}),
     }
-    if found.lost:
-        _log.warning("source_rows_missing", pipeline=runtime.name, connection=found.connection, reason=found.doubts)
+    if place.lost:
+        _log.warning("source_rows_missing", pipeline=runtime.name, connection=place.connection, reason=place.doubts)
     state.audit.note(by=by, what="failover", details=details)
     _log.warning(
         "source_failed_over",
         pipeline=runtime.name,
         previous=before,
-        connection=found.connection,
-        position=str(found.position),
+        connection=place.connection,
+        position=str(place.position),
     )
     return moved
 

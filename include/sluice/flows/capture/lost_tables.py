@@ -35,8 +35,8 @@ class LostTable:
     @property
     def why(self) -> str:
         """The sentence for people."""
-        there = "does not have the table" if self.missing else "has no row in it"
-        return f"target {self.target} holds rows of {self.table}, and the source {there}"
+        lack = "does not have the table" if self.missing else "has no row in it"
+        return f"target {self.target} holds rows of {self.table}, and the source {lack}"
 
 
 def lost_tables(
@@ -102,9 +102,9 @@ def _holds_rows(runtime: Runtime, target: str, schema: TableSchema, dialect: Dia
 
 def shown(lost: Iterable[LostTable]) -> str:
     """Join the findings into one text, shortened if there are many tables; "" for none."""
-    said = list(dict.fromkeys(one.why for one in lost))
-    more = f"; and {len(said) - _SHOWN} more tables" if len(said) > _SHOWN else ""
-    return "; ".join(said[:_SHOWN]) + more
+    sentences = list(dict.fromkeys(lost_table.why for lost_table in lost))
+    more = f"; and {len(sentences) - _SHOWN} more tables" if len(sentences) > _SHOWN else ""
+    return "; ".join(sentences[:_SHOWN]) + more
 
 
 __all__ = ["LostTable", "lost_tables", "shown"]

@@ -114,10 +114,10 @@ class WaitingPipeline:
                 return True
             dumps, waiting, later = bool(state.dumps.active()), state.in_window(), state.waiting().values()
             self._every_s = (
-                _BUSY_EVERY_S if dumps or waiting else min([_READ_EVERY_S, *(one.due_in_s for one in later)])
+                _BUSY_EVERY_S if dumps or waiting else min([_READ_EVERY_S, *(bundle.due_in_s for bundle in later)])
             )
             self._any = dumps
-            if any(one.is_due for one in later):
+            if any(bundle.is_due for bundle in later):
                 return True
             if not dumps and not waiting and not later and not state.quarantine.all():
                 held_acks = {target: state.acks.get(target) for target in state.targets}
@@ -190,7 +190,7 @@ class WaitingPipeline:
 
 def oldest(waiting: Sequence[WaitingPipeline]) -> Offset | None:
     """Return the earliest position that one of them waits for; None if they are in different log files."""
-    known_offsets = [one.since for one in waiting if one.since is not None]
+    known_offsets = [pipeline.since for pipeline in waiting if pipeline.since is not None]
     files = {position.log_epoch for position in known_offsets}
     if not known_offsets or len(files) > 1:
         return None

@@ -82,18 +82,18 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
         _log.warning("initial_dump_skipped", pipeline=runtime.name, reason=missing)
     if known_selection is None or not initial:
         return Due((), changed)
-    found = []
+    dumps = []
     if changed:
         fields = {name: value for name, value in known_selection.items() if name in CaptureConfig.model_fields}
         before = Selection.compile(CaptureConfig.model_validate(fields))
         added = {t: rows for t, rows in captured_tables(runtime.pipeline, source).items() if not before.wants(t)}
         if added:
-            found.append(DueDump(f"added-{cursor.next_batch:010d}", "newly captured", added, from_nothing=True))
+            dumps.append(DueDump(f"added-{cursor.next_batch:010d}", "newly captured", added, from_nothing=True))
     joined = [t.name for t in pipeline.targets if t.start != "snapshot" and state.acks.get(t.name) is None]
     for name in joined:
         id_ = f"target-{name}-{cursor.next_batch:010d}"
-        found.append(DueDump(id_, "new target", captured_tables(runtime.pipeline, source), (name,)))
-    return Due(tuple(found), changed)
+        dumps.append(DueDump(id_, "new target", captured_tables(runtime.pipeline, source), (name,)))
+    return Due(tuple(dumps), changed)
 
 
 def missed_copy(pipeline: PipelineConfig, state: PipelineState) -> str:

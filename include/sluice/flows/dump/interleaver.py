@@ -383,10 +383,10 @@ class InterleavePlanner:
             return "the table's definition changed meanwhile"
         if request.keyless and not window.is_exact and self._written(writer, window, high, table):
             return _WRITTEN
-        found = self.stored.chunk(chunk, request.identity)
-        if found is None:  # a capture that died already had it in its batch
+        stored_chunk = self.stored.chunk(chunk, request.identity)
+        if stored_chunk is None:  # a capture that died already had it in its batch
             return "its file is gone"
-        schema, rows = found
+        schema, rows = stored_chunk
         lacking = self._lacking(window, writer.batch, schema) if request.keyless and window.is_exact else ()
         if lacking is None:
             return _WRITTEN
@@ -559,13 +559,13 @@ def _without_old_gaps(rows: pa.Table, columns: int) -> pa.Table:
     if present.null_count == rows.num_rows:
         return rows
     known_mask, _ = masks(present, columns)
-    whole = known_mask.all(axis=1) | np.asarray(pc.equal(rows["_op"], Op.DELETE.value).to_numpy())
+    is_whole = known_mask.all(axis=1) | np.asarray(pc.equal(rows["_op"], Op.DELETE.value).to_numpy())
     moved = np.asarray(pc.equal(rows["_op"], Op.KEY_MOVED.value).to_numpy())
     if moved.any():
         seq = rows["_seq"].to_numpy()
-        whole |= moved & np.isin(seq, seq[whole & ~moved])
-    told = pc.if_else(pa.array(whole), pa.scalar(None, present.type), present)
-    return rows.set_column(rows.schema.get_field_index("_present"), "_present", told)
+        is_whole |= moved & np.isin(seq, seq[is_whole & ~moved])
+    new_present = pc.if_else(pa.array(is_whole), pa.scalar(None, present.type), present)
+    return rows.set_column(rows.schema.get_field_index("_present"), "_present", new_present)
 
 
 class _Stored:
@@ -698,14 +698,14 @@ class ChunkInterleaver:
         A chunk whose high mark is in this batch has been read, whatever its worker does.
         """
         todo = [(chunk, dump, None) for chunk in self.late if (dump := self._dump(chunk.id.dump)) is not None]
-        found: list[tuple[Chunk, Dump, MarkRecord | None]] = [*todo]
+        to_place: list[tuple[Chunk, Dump, MarkRecord | None]] = [*todo]
         for record in marks:
             mark = Mark.parse(record.mark)
             chunk = self._marked(mark, record) if mark and mark.high else None
             dump = self._dump(chunk.id.dump) if chunk is not None else None
-            if chunk is not None and dump is not None and all(chunk.id != known.id for known, _, _ in found):
-                found.append((chunk, dump, record))
-        return found
+            if chunk is not None and dump is not None and all(chunk.id != queued.id for queued, _, _ in to_place):
+                to_place.append((chunk, dump, record))
+        return to_place
 
     def _marked(self, mark: Mark, record: MarkRecord) -> Chunk | None:
         """Return the chunk that a high mark stands for and settle its node; None if the chunk is not to be placed

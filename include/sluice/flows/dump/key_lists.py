@@ -59,15 +59,15 @@ def typed_keys(text_of: KeyText, key: ChunkKey, texts: Sequence[str]) -> list[tu
 
     Raises ConfigError for a wrong number of columns.
     """
-    found = []
+    keys = []
     for text in texts:
         parts = [text] if len(key.columns) == 1 else [p.strip() for p in text.split(",")]
         if len(parts) != len(key.columns):
             raise ConfigError(
                 f"the key {text!r} has {len(parts)} columns, not {len(key.columns)}: {', '.join(key.names)}"
             )
-        found.append(tuple(text_of.typed(c, part) for c, part in zip(key.columns, parts, strict=True)))
-    return list(dict.fromkeys(found))
+        keys.append(tuple(text_of.typed(c, part) for c, part in zip(key.columns, parts, strict=True)))
+    return list(dict.fromkeys(keys))
 
 
 def touched_keys(

@@ -59,16 +59,16 @@ def dump_moved(
     Returns: the ids of the dumps.
     """
     changed = [f for f in files if f.updates and (f.table_id, f.schema_version) in partial]
-    made: list[str] = []
-    given: dict[tuple[Any, ...], set[tuple[str, ...]]] = {}
+    dump_ids: list[str] = []
+    keys_by_group: dict[tuple[Any, ...], set[tuple[str, ...]]] = {}
     for dump in dumps if changed else ():
-        id_ = f"moved-{batch:010d}-e{epoch:06d}-{len(made)}"
+        id_ = f"moved-{batch:010d}-e{epoch:06d}-{len(dump_ids)}"
         requests: list[TableRequest] = []
         for ordinal, request in enumerate(dump.tables):
             own_files = [f for f in changed if f.table_id == request.table]
             if not own_files or request.keyless or _is_over(state, dump, ordinal, request):
                 continue
-            shared = given.setdefault((dump.targets, dump.marking, request.table, request.identity), set())
+            shared = keys_by_group.setdefault((dump.targets, dump.marking, request.table, request.identity), set())
             keys = [key for key in _moved_keys(store, text_of, own_files, partial, request) if key not in shared]
             shared.update(keys)
             if keys:
@@ -85,9 +85,9 @@ def dump_moved(
                 note=f"rows that moved while dump {dump.id} read their tables, and of which the log brought a part",
             )  # fmt: skip
             state.dumps.create(again)
-            made.append(id_)
+            dump_ids.append(id_)
             _log.info("dump_recorded", dump=id_, tables=len(requests), reason=MOVED, parent=dump.id)
-    return made
+    return dump_ids
 
 
 def _is_over(state: PipelineState, dump: Dump, ordinal: int, request: TableRequest) -> bool:
@@ -97,8 +97,8 @@ def _is_over(state: PipelineState, dump: Dump, ordinal: int, request: TableReque
     row where it is now.
     """
     plan = state.dumps.planned(dump.id, ordinal)
-    whole = not (request.key_file or request.where or request.lower or request.upper)
-    if whole and replace(plan, version=-1) == TablePlanned():
+    is_whole_table = not (request.key_file or request.where or request.lower or request.upper)
+    if is_whole_table and replace(plan, version=-1) == TablePlanned():
         return True
     return plan.exhausted and not any(chunk.id.table == ordinal for chunk in state.dumps.chunks(dump.id))
 

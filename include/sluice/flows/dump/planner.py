@@ -47,26 +47,26 @@ class DumpSpec:
     replace: bool = False
 
 
-def require_together(asked: DumpSpec, tables: int) -> None:
+def require_together(spec: DumpSpec, tables: int) -> None:
     """Raise ConfigError for a request that contradicts itself."""
-    if (asked.lower or asked.upper or asked.where or asked.keys or asked.index) and tables != 1:
+    if (spec.lower or spec.upper or spec.where or spec.keys or spec.index) and tables != 1:
         raise ConfigError(
             f"a key range, a list of keys, a condition or an index is for one table, not for {tables}",
             hint="name the table",
         )
-    listed = [name for name, given in (("keys", asked.keys), ("a span of time", asked.since or asked.until)) if given]
-    if len(listed) == 2 or (listed and (asked.lower or asked.upper)):
+    listed = [name for name, choice in (("keys", spec.keys), ("a span of time", spec.since or spec.until)) if choice]
+    if len(listed) == 2 or (listed and (spec.lower or spec.upper)):
         raise ConfigError(
             f"{' and '.join([*listed, 'a key range'][:2])} cannot be combined", hint="ask for one of them"
         )
-    if asked.index and listed:
+    if spec.index and listed:
         raise ConfigError(
             f"an index and {listed[0]} cannot be combined",
             hint="keys are those that tell rows apart; leave the index out",
         )
-    if asked.replace and (asked.where or asked.index):
+    if spec.replace and (spec.where or spec.index):
         raise ConfigError(
-            f"rows cannot be replaced {'under a condition' if asked.where else 'by another index than the key'}: what "
+            f"rows cannot be replaced {'under a condition' if spec.where else 'by another index than the key'}: what "
             "the target holds outside of it cannot be told from rows that the source deleted",
             hint="ask for a key range, or for the whole table",
         )
@@ -113,13 +113,13 @@ class DumpPlanner:
         request = self._bounded(chunk_table, request, key)
         if not self.asked.keys and not self.span:
             return request, why
-        found = self._listed(chunk_table, request, key)
-        if not found:
+        keys = self._listed(chunk_table, request, key)
+        if not keys:
             return None
         path = f"dumps/{self.id}/keys-{ordinal:04d}.parquet"
         if not self.dry_run:
-            write_keys(self.runtime.store, path, found)
-        return replace(request, key_file=path, estimate=len(found)), why
+            write_keys(self.runtime.store, path, keys)
+        return replace(request, key_file=path, estimate=len(keys)), why
 
     def _whole(self, chunk_table: ChunkTable, table: TableId, estimate: int, replace_rows: bool) -> TableRequest:
         """Return the request without its key range or keys. Raises ConfigError if such rows cannot be asked for."""
@@ -187,9 +187,9 @@ class DumpPlanner:
                 self.span,
                 primary=not identity,
             )
-        found = typed_keys(self.runtime.source.keys, key, self.asked.keys)
-        chunk_table.require_taken(request, key, found)
-        return found
+        keys = typed_keys(self.runtime.source.keys, key, self.asked.keys)
+        chunk_table.require_taken(request, key, keys)
+        return keys
 
     def _not_replaceable(self, chunk_table: ChunkTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
         """Return why rows cannot be replaced, target by target: it sorts the key differently or has no such table;

@@ -154,7 +154,7 @@ class DumpView:
             **known_fields(cls, data),
             "targets": tuple(data["targets"]),
             "tuning": Tuning(**known_fields(Tuning, data["tuning"])),
-            "tables": tuple(TableView(**known_fields(TableView, one)) for one in data["tables"]),
+            "tables": tuple(TableView(**known_fields(TableView, table)) for table in data["tables"]),
         })
 
 
@@ -197,8 +197,8 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
             word = "no reader"
         seconds = max(placed.last_ms - dump.created_ms, 1) / 1000
         rate = (placed.rows + placed.overtaken) / seconds if placed.rows + placed.overtaken else 0.0
-        left = request.estimate - placed.rows - placed.overtaken
-        remaining = None if word not in {"reading", "done"} or left <= 0 or not rate else left / rate
+        rows_left = request.estimate - placed.rows - placed.overtaken
+        remaining = None if word not in {"reading", "done"} or rows_left <= 0 or not rate else rows_left / rate
         remaining = 0.0 if word == "done" else remaining
         tables.append(
             TableView(
@@ -397,9 +397,9 @@ def tune(runtime: Runtime, dump: str, *, by: str, **changes: Any) -> DumpView:
 
     Raises ConfigError for a number that makes no sense.
     """
-    wanted = sensible(changes)
-    if not wanted:
+    settings = sensible(changes)
+    if not settings:
         raise ConfigError(
             "nothing to change", hint="for example: --chunk-rows 10000, --delay-ms 100 or --parallelism 4"
         )
-    return change(runtime, dump, by=by, what="tune", to=lambda d: replace(d, tuning=replace(d.tuning, **wanted)))
+    return change(runtime, dump, by=by, what="tune", to=lambda d: replace(d, tuning=replace(d.tuning, **settings)))

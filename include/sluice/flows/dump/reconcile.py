@@ -55,10 +55,10 @@ def why_not(
     """Return the tables whose rows cannot be replaced, with the reason, as far as the pipeline's file and rules
     tell.
     """
-    rules, whole, tables = RuleSet.of(rules_path), set(keyless), list(tables)
+    rules, keyless_tables, tables = RuleSet.of(rules_path), set(keyless), list(tables)
     reasons = why_not_cleared(pipeline, rules, tables, captured)
     for table in tables:
-        if table not in reasons and table not in whole and rules.matching(table).rules:
+        if table not in reasons and table not in keyless_tables and rules.matching(table).rules:
             reasons[table] = (
                 "rules apply to it, and only they know which rows of the target come from which key (without "
                 "`replace`, a dump deletes the keys for which they give nothing, and so does "
@@ -96,7 +96,7 @@ def read_range(store: SegmentStore, stored: StoredRange) -> KeyRange:
     if record.mapped:
         return KeyRange(record.key, kept=_kept(store, record))
     stays = _kept(store, record)
-    kept = route.apply(stays)
+    mapped_keys = route.apply(stays)
     names = tuple(route.target_name(name) or name for name in record.key)
     columns = {column.name: column.value_type for column in planned_columns(columns_of(stays.schema))}
     types = {name: columns[name] for name in record.key}
@@ -108,7 +108,7 @@ def read_range(store: SegmentStore, stored: StoredRange) -> KeyRange:
         return keys.values(types, [key]) if key else None
 
     lower, upper, after, upto = map(bound, (record.lower, record.upper, record.after, record.upto))
-    return KeyRange(names, lower, upper, after, upto, listed, kept)
+    return KeyRange(names, lower, upper, after, upto, listed, mapped_keys)
 
 
 def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
@@ -135,15 +135,15 @@ def plan_replaces(
     ranges: list[StoredRange] = []
     left_out: dict[str, str] = {}
     reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}
-    asked = any(record.optional or record.mapped for record in records)
-    others = other_writers(target) if asked else ()
+    needs_writers = any(record.optional or record.mapped for record in records)
+    others = other_writers(target) if needs_writers else ()
     for record in records:
         route = routes.route(record.table_id)
-        known = record.table_id, bool(record.listed)
-        if known not in reasons:
+        reason_key = record.table_id, bool(record.listed)
+        if reason_key not in reasons:
             plan = planned(runtime.store, record, route)
-            reasons[known] = plan, refuses(target, plan, listed=bool(record.listed))
-        plan, why = reasons[known]
+            reasons[reason_key] = plan, refuses(target, plan, listed=bool(record.listed))
+        plan, why = reasons[reason_key]
         if (record.optional or record.mapped) and not why:
             why = kept_on_purpose(runtime.pipeline, name, others, route.target)
         if why and record.optional:
@@ -181,17 +181,17 @@ def kept_on_purpose(pipeline: PipelineConfig, name: str, others: Sequence[OtherW
 
     Other pipelines count if they write the same table. The sentence says what to do about each.
     """
-    writers = [one for one in others if one.may_write(table)]
-    if known := [writer.pipeline for writer in writers if writer.tables is not None]:
+    writers = [writer for writer in others if writer.may_write(table)]
+    if pipelines := [writer.pipeline for writer in writers if writer.tables is not None]:
         return (
-            f"{table} at target {name} is written by {', '.join(known[:3])}, too, whose rows they may be (if such a "
-            f"pipeline is gone: {writers[0].forget})"
+            f"{table} at target {name} is written by {', '.join(pipelines[:3])}, too, whose rows they may be (if such "
+            f"a pipeline is gone: {writers[0].forget})"
         )
     if writers:
-        one = writers[0]
+        first = writers[0]
         return (
-            f"{one.pipeline} acknowledged at target {name} {one.idle_s / 60:.0f} minutes ago, and did not note which "
-            f"tables it writes: run it once with this version, or, if it is gone, {one.forget}"
+            f"{first.pipeline} acknowledged at target {name} {first.idle_s / 60:.0f} minutes ago, and did not note "
+            f"which tables it writes: run it once with this version, or, if it is gone, {first.forget}"
         )
     ignores = pipeline.target(name).ddl_policy(DdlKind.TRUNCATE_TABLE) is DdlPolicy.IGNORE
     if ignores or Event.DDL not in pipeline.capture.events:
@@ -220,8 +220,8 @@ def key_plan(
     """
     ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
     wanted_schema = pa.schema([schema.field(stored_name(name)) for name in key])
-    whole = replace(route, changed_only=False)  # keys are no changes
-    columns = planned_columns(columns_of(whole.apply(wanted_schema.empty_table()).schema)) if key else ()
+    full_route = replace(route, changed_only=False)  # keys are no changes
+    columns = planned_columns(columns_of(full_route.apply(wanted_schema.empty_table()).schema)) if key else ()
     return PlannedTable(
         route.target,
         table,

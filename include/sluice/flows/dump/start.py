@@ -40,14 +40,14 @@ def named_tables(captured: Mapping[TableId, int], names: Iterable[str]) -> list[
     Raises ConfigError.
     """
     known_tables = {str(table): table for table in captured}
-    asked = list(dict.fromkeys(names))
-    for name in asked:
+    unique_names = list(dict.fromkeys(names))
+    for name in unique_names:
         if name not in known_tables:
             raise ConfigError(
                 f"table {name!r} is not captured, or the source does not have it{meant(name, known_tables)}",
                 hint=f"captured are: {', '.join(list(known_tables)[:20]) or 'none'}",
             )
-    return [known_tables[name] for name in asked] or list(captured)
+    return [known_tables[name] for name in unique_names] or list(captured)
 
 
 def tuning_of(pipeline: PipelineConfig) -> Tuning:
@@ -196,16 +196,16 @@ def record_dump(
         created_ms=int(time.time() * 1000),
         since_batch=cursor.next_batch if cursor is not None else 0,
     )
-    made = state.dumps.create(dump)
+    stored_dump = state.dumps.create(dump)
     _log.info(
         "dump_recorded",
         pipeline=pipeline.pipeline,
-        dump=made.id,
-        tables=len(made.tables),
+        dump=stored_dump.id,
+        tables=len(stored_dump.tables),
         reason=order.reason,
         marks=marking.value,
     )
-    return made
+    return stored_dump
 
 
 def start(
@@ -217,9 +217,9 @@ def start(
     dry_run: bool = False,
     overwrite: bool = False,
     id_: str = "",
-    **wanted: Any,
+    **fields: Any,
 ) -> Dump:
-    """Begin a dump that somebody asks for; ``wanted`` are the fields of :class:`DumpSpec`.
+    """Begin a dump that somebody asks for; ``fields`` are the fields of :class:`DumpSpec`.
 
     Args:
         dry_run: only say what it would be: the dump returned is not recorded. overwrite: also what a channel's other
@@ -229,7 +229,7 @@ def start(
         ConfigError: a table is not captured, has no key, or the condition is not one condition; a target is unknown;
             the pieces asked for cannot be combined; a target is a site of a channel, see :func:`require_overwrite`.
     """
-    requested_spec = DumpSpec(**wanted)
+    requested_spec = DumpSpec(**fields)
     for name in requested_spec.targets:
         runtime.pipeline.target(name)
     if not dry_run:
@@ -268,13 +268,13 @@ def _requests(
     plan = DumpPlanner(
         runtime=runtime, state=state, source=source, asked=requested_spec, keyless=keyless, id=dump, dry_run=dry_run
     )
-    requests, left, stay = [], [], []
+    requests, left_out, stay = [], [], []
     for ordinal, table in enumerate(tables):
         why = reasons.get(table, "")
         if requested_spec.tables and why:
             raise ConfigError(f"rows of {table} cannot be replaced: {why}")
         if not requested_spec.tables and plan.is_keyless(table) and (why or not requested_spec.replace):
-            left.append(f"{table} ({why or 'no primary key'})")
+            left_out.append(f"{table} ({why or 'no primary key'})")
             continue
         planned = plan.request(ordinal, table, rows.get(table, 0), replace_rows=requested_spec.replace and not why)
         if planned is None:
@@ -282,10 +282,10 @@ def _requests(
         request, why = planned
         requests.append(request)
         stay += [f"{table} ({why})"] if why else []
-    notes = [f"not copied: {', '.join(left)}"] if left else []
+    notes = [f"not copied: {', '.join(left_out)}"] if left_out else []
     notes += [f"rows that the source no longer has may stay in {', '.join(stay)}"] if stay else []
     note = "; ".join(notes)
-    if left and not requests and not plan.span:
+    if left_out and not requests and not plan.span:
         raise ConfigError(
             f"nothing to copy; {note}",
             hint="`replace` copies a table without a key in one piece, after deleting its rows at the target",

@@ -221,11 +221,11 @@ class _CountedRows:
         """Yield the pieces, and record from time to time how many rows they had. Raises SourceUnavailable if another
         worker has taken the chunk over.
         """
-        rows, said = 0, time.monotonic()
+        rows, reported_at = 0, time.monotonic()
         for piece in pieces:
             yield piece
             rows += piece.num_rows
-            if self._is_said and time.monotonic() - said >= SAY_EVERY_S:
+            if self._is_said and time.monotonic() - reported_at >= SAY_EVERY_S:
                 moved = self._dumps.move(self.chunk, ChunkState.RUNNING, rows=rows)
                 if moved is None:
                     raise SourceUnavailable(
@@ -233,7 +233,7 @@ class _CountedRows:
                         where=f"dump {self.chunk.id.dump}",
                         hint="this happens by itself",
                     )
-                self.chunk, said = moved, time.monotonic()
+                self.chunk, reported_at = moved, time.monotonic()
 
 
 class _Worker:
@@ -316,7 +316,7 @@ class _Worker:
         """
         if time.monotonic() - self._known_since > _KNOWN_S:
             self._known, self._known_since = {}, time.monotonic()
-        found = []
+        unplaced = []
         for name in self.dumps.chunk_names(dump.id):
             if name in working:
                 continue
@@ -324,8 +324,8 @@ class _Worker:
             if chunk is not None and chunk.state is ChunkState.MARKED:
                 self._known[name] = chunk
             if chunk is not None:
-                found.append(chunk)
-        return found
+                unplaced.append(chunk)
+        return unplaced
 
     def _left_behind(self, chunks: list[Chunk], working: set[str]) -> Chunk | None:
         """Claim a chunk that has to be read again and that no process reads; None if there is none."""
@@ -365,8 +365,8 @@ class _Worker:
         return self.dumps.claim(plan, moved, chunk)
 
     def _next_keys(self, dump: Dump, request: TableRequest, plan: TablePlanned) -> tuple[tuple[str, ...], bool]:
-        done = int(plan.upto[0]) if plan.upto else 0
-        upto_ = min(done + dump.tuning.chunk_rows, request.estimate)
+        start = int(plan.upto[0]) if plan.upto else 0
+        upto_ = min(start + dump.tuning.chunk_rows, request.estimate)
         return (str(upto_),), upto_ >= request.estimate
 
     # -- one chunk -----------------------------------------------------------------------------------------------------

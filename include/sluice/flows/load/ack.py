@@ -53,10 +53,10 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
             return AckOutcome(target, process.batch, process.position)
         check = CheckpointCheck(runtime, state, target)
         checkpoint = check.read()
-        process, held = check.process, checkpoint.batch if checkpoint else 0
-        if held < batch:
+        process, target_batch = check.process, checkpoint.batch if checkpoint else 0
+        if target_batch < batch:
             raise OutOfOrder(
-                f"target {target} holds batch {held}; batch {batch} is not loaded yet",
+                f"target {target} holds batch {target_batch}; batch {batch} is not loaded yet",
                 where=f"pipeline {runtime.name}",
                 hint=f"clear the task load.{target} of this run",
             )

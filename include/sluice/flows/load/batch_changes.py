@@ -88,16 +88,16 @@ class StoredChanges(StoredRows):
         """
         return self._pieces(store, number, file, None, None)
 
-    def plain(self, store: SegmentStore, file: SegmentFile, wanted: Set[str] | None) -> tuple[TableId, pa.Table]:
+    def plain(self, store: SegmentStore, file: SegmentFile, names: Set[str] | None) -> tuple[TableId, pa.Table]:
         """Return the changes of a file whose table no rule concerns, unordered, and the target table.
 
         Args:
-            wanted: names of user columns at the target: others become null; None: all columns. See
+            names: those of user columns at the target: others become null; None: all columns. See
                 :func:`read_projected`.
         """
         source = file.table_id
         route = Routes.compile(self.mapping).whole_route(source)
-        wants = None if wanted is None else lambda field: route.column(field) in wanted
+        wants = None if names is None else lambda field: route.column(field) in names
         rows = _without_moves(read_projected(store, file, wants))
         return route.target, self._routed(self.ruling.tagged(rows, source), route, self.ruling.hides(rows, source))
 
@@ -117,8 +117,8 @@ class StoredChanges(StoredRows):
     ) -> list[ChangePiece]:
         rows = _by_seq(_without_moves(read_file(store, file))).combine_chunks()
         if share is not None and share.of > 1:
-            mine = rows["_bucket"].to_numpy() % share.of == share.number
-            rows = rows.filter(pa.array(mine))
+            in_share = rows["_bucket"].to_numpy() % share.of == share.number
+            rows = rows.filter(pa.array(in_share))
         if not rows.num_rows:
             return []
         return [
@@ -145,13 +145,13 @@ class StoredChanges(StoredRows):
         if self.keeps_rejected:
             self._keep_rejected(store, number, file, rows, ruled)
         routes = Routes.compile(self.mapping)
-        found: dict[_Place, pa.Table] = {}
+        rows_by_place: dict[_Place, pa.Table] = {}
         for table, out in ruled.tables.items():
             if out.num_rows:
                 route = routes.whole_route(table)  # whole images, as the log has them
                 mapped = self._routed(out, route, hides)
-                found[_Place(route.target, tuple(map(true_name, key_fields(mapped.schema))))] = mapped
-        return found
+                rows_by_place[_Place(route.target, tuple(map(true_name, key_fields(mapped.schema))))] = mapped
+        return rows_by_place
 
     def _keep_rejected(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table, ruled: Ruled) -> None:
         """Store the rows that a rule with ``on_error: dead_letter`` rejected, before anything that lacks them is
@@ -160,17 +160,19 @@ class StoredChanges(StoredRows):
         The file names are the same in every attempt.
         """
         true = [
-            replace(one, rows=_with(one.rows, "_seq", rows["_seq"].take(one.rows["_seq"]).combine_chunks()))
-            for one in ruled.rejected
+            replace(
+                rejected, rows=_with(rejected.rows, "_seq", rows["_seq"].take(rejected.rows["_seq"]).combine_chunks())
+            )
+            for rejected in ruled.rejected
         ]
-        kept = replace(ruled, rejected=true)
+        renumbered = replace(ruled, rejected=true)
         self.ruling.keep_rejected(
             store,
             self.batch,
             f"changes-{self.target}",
             f"{number:05d}",
             source=file.table_id,
-            ruled=kept,
+            ruled=renumbered,
             segments=(file,),
         )
 
@@ -257,8 +259,8 @@ class _Begins:
 
     def of(self, txns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the ``_seq`` of the first change of each transaction."""
-        found: np.ndarray[Any, Any] = self.firsts[np.searchsorted(self.txns, txns)].astype(np.uint64)
-        return found
+        begins: np.ndarray[Any, Any] = self.firsts[np.searchsorted(self.txns, txns)].astype(np.uint64)
+        return begins
 
 
 def _begins(store: SegmentStore, files: Sequence[SegmentFile]) -> _Begins:
@@ -271,8 +273,8 @@ def _begins(store: SegmentStore, files: Sequence[SegmentFile]) -> _Begins:
         seqs.append(rows["_seq"].to_numpy().astype(np.int64))
     txn, seq = np.concatenate(txns), np.concatenate(seqs)
     order = np.lexsort((seq, txn))
-    known, first = np.unique(txn[order], return_index=True)
-    return _Begins(known, seq[order][first])
+    unique_txns, first = np.unique(txn[order], return_index=True)
+    return _Begins(unique_txns, seq[order][first])
 
 
 def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:

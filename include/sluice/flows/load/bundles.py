@@ -26,7 +26,7 @@ def waits(store: SegmentStore, state: PipelineState, target: str, batch: int) ->
     if batches is None or batch < batches.first or batches.is_due or batch - batches.first + 1 >= MOST_BATCHES:
         return None
     known_batches = [state.batches.get(number) for number in range(batches.first, batch + 1)]
-    if sum(one.changes for one in known_batches if one is not None) >= MOST_ROWS or _is_alone(
+    if sum(record.changes for record in known_batches if record is not None) >= MOST_ROWS or _is_alone(
         store, state, target, batch
     ):
         return None

@@ -73,17 +73,17 @@ def reading(
 
 
 def _one_by_one(readers: Sequence[ChangesetReader], schema: pa.Schema) -> Iterator[pa.Table]:
-    held = _Held(schema)
+    buffer = _Held(schema)
     for reader in readers:
         for group in range(reader.groups):
-            yield from held.add(reader.read(group))
-    yield from held.rest()
+            yield from buffer.add(reader.read(group))
+    yield from buffer.rest()
 
 
 def _kept_first(
-    kept: Sequence[ChangesetReader], others: Sequence[ChangesetReader], schema: pa.Schema
+    first_readers: Sequence[ChangesetReader], others: Sequence[ChangesetReader], schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    tables = list(_one_by_one(kept, schema))
+    tables = list(_one_by_one(first_readers, schema))
     if tables:
         rows = pa.concat_tables(tables)
         rows = rows.take(pa.array(np.argsort(rows["_seq"].to_numpy(), kind="stable")))
@@ -104,8 +104,8 @@ def _by_key(readers: Sequence[ChangesetReader], keys: Keys, schema: pa.Schema) -
     low, high = keys
     inside: list[int] = []
     if len(readers) * stored.ROW_GROUP_BYTES > HELD_BYTES:
-        found = samples((reader.file.key_starts for reader in readers), low, high)
-        inside = borders(found, _samples_of(HELD_BYTES))
+        key_samples = samples((reader.file.key_starts for reader in readers), low, high)
+        inside = borders(key_samples, _samples_of(HELD_BYTES))
     for start, end in pairwise([low, *inside, high]):
         yield from _in_range([reader for reader in readers if reader.file.groups(start, end)], start, end, schema)
 
@@ -113,14 +113,14 @@ def _by_key(readers: Sequence[ChangesetReader], keys: Keys, schema: pa.Schema) -
 def _in_range(
     readers: Sequence[ChangesetReader], low: int | None, high: int | None, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    found = samples((reader.file.key_starts for reader in readers), low, high)
+    key_samples = samples((reader.file.key_starts for reader in readers), low, high)
     cursors = [_Cursor(reader, low, high) for reader in readers]
-    held = _Held(schema, ordered=True)
-    for border in (*borders(found, _samples_of(PIECE_BYTES)), high):
+    buffer = _Held(schema, ordered=True)
+    for border in (*borders(key_samples, _samples_of(PIECE_BYTES)), high):
         for cursor in cursors:
             for rows in cursor.below(border):
-                yield from held.add(rows)
-        yield from held.rest()
+                yield from buffer.add(rows)
+        yield from buffer.rest()
 
 
 def _samples_of(size_bytes: int) -> int:

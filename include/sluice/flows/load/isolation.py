@@ -197,8 +197,8 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         return CatchUp(target, state.quarantine.reason(target) is not None, now.next_batch - 1 - process.batch)
 
 
-def _deliver_up_to(runtime: Runtime, target: str, done: int, until: int) -> None:
-    if until > done:
+def _deliver_up_to(runtime: Runtime, target: str, delivered: int, until: int) -> None:
+    if until > delivered:
         _load(runtime, target, until)
         try:
             ack(runtime, target, until)

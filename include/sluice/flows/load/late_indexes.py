@@ -42,33 +42,33 @@ class LateIndexes:
         able = leaving_out_indexes(target)
         return cls(pipeline, target, lease, set(able.left_out_indexes() if able is not None else ()))
 
-    def leave_out(self, record: Batch, given: BatchInput) -> None:
+    def leave_out(self, record: Batch, batch: BatchInput) -> None:
         """Leave out the indexes of the tables that the batch fills, if it is a copy of the snapshot.
 
         Raises Fenced, TargetUnavailable.
         """
         able = leaving_out_indexes(self.target)
-        if able is None or not _fills_tables(record, given) or self.target.config.consistency == "batch":
+        if able is None or not _fills_tables(record, batch) or self.target.config.consistency == "batch":
             return  # consistency batch: the checkpoint is in the transaction of the rows
-        large = sorted({table.target for table in given.tables if rows_of(table.files) >= LEAST_ROWS} - self.left)
-        remaining_indexes = able.leave_out_indexes(self._fence(given), large) if large else ()
+        large = sorted({table.target for table in batch.tables if rows_of(table.files) >= LEAST_ROWS} - self.left)
+        remaining_indexes = able.leave_out_indexes(self._fence(batch), large) if large else ()
         if remaining_indexes:
             self.left |= set(remaining_indexes)
             _log.info("indexes_left_out", **self._said(remaining_indexes))
 
-    def build(self, given: BatchInput, *, before: Batch | None = None) -> None:
+    def build(self, batch: BatchInput, *, before: Batch | None = None) -> None:
         """Build all that is left out.
 
         ``before``: the batch that is written next; if it is a copy, what it fills goes on without its indexes.
 
         Raises Fenced, TargetUnavailable, LoadError.
         """
-        filling = before is not None and _fills_tables(before, given)
-        tables = sorted(self.left - ({table.target for table in given.tables} if filling else set()))
+        filling = before is not None and _fills_tables(before, batch)
+        tables = sorted(self.left - ({table.target for table in batch.tables} if filling else set()))
         able = leaving_out_indexes(self.target)
         if able is None or not tables:
             return
-        able.build_indexes(self._fence(given), tables)
+        able.build_indexes(self._fence(batch), tables)
         self.left -= set(tables)
         _log.info("indexes_built", **self._said(tables))
 

@@ -172,9 +172,9 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
             trace.on(state.batches.get(process.following) if trace.is_on else None)
             loader = runtime.open_target(target)
             check = CheckpointCheck(runtime, state, target, loader)
-            held = begin(runtime, state, lease, check, watch)  # may wait for the lock of a dead process
-            first = require_stored(runtime, state, loader.config, held, batch)
-            done, total = 0, WriteResult()
+            target_batch = begin(runtime, state, lease, check, watch)  # may wait for the lock of a dead process
+            first = require_stored(runtime, state, loader.config, target_batch, batch)
+            count, total = 0, WriteResult()
             with loader.open(lease.epoch) as session:
                 delivery = _Delivery(
                     runtime=runtime,
@@ -184,12 +184,12 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
                     target=loader,
                     session=session,
                     checkpoints=check.checkpoints,
-                    held=held,
+                    held=target_batch,
                     first=first,
                     indexes=LateIndexes.of(runtime.name, loader, lease),
                 )
                 for bundle in delivery.bundles(batch):
-                    records = [one.record for one in bundle]
+                    records = [prepared.record for prepared in bundle]
                     trace.on(*records)
                     written = delivery.write(bundle)
                     trace.passed(
@@ -200,10 +200,10 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
                         rejected=written.rejected,
                     )
                     total += written
-                    done += len(bundle)
+                    count += len(bundle)
     seconds = time.monotonic() - started
     outcome = LoadOutcome(
-        target, batch, done, total.upserted + total.appended, total.deleted, seconds, done == 0, total.rejected
+        target, batch, count, total.upserted + total.appended, total.deleted, seconds, count == 0, total.rejected
     )
     log_batch(_log, "batch_loaded", pipeline=runtime.name, **outcome.to_json())
     return outcome
@@ -241,18 +241,18 @@ class _Delivery:
         """Yield batches up to ``last`` in runs that are written as one: one batch each, unless the target has
         ``commit_every``. Raises Unprepared.
         """
-        given = {}
+        prepared = {}
 
         def read(number: int) -> BatchInput:
-            given[number] = self._read(number)
-            return given[number].batch
+            prepared[number] = self._read(number)
+            return prepared[number].batch
 
         numbers = range(self.first, last + 1)
         if self._config.commit_every is None:
             yield from ([self._read(number)] for number in numbers)
             return
         for run in bundles(map(read, numbers)):
-            yield [given.pop(one.number) for one in run]
+            yield [prepared.pop(batch_input.number) for batch_input in run]
 
     def _read(self, number: int) -> _Given:
         """Read what a batch has for the target. Raises Unprepared, and what :func:`write` raises."""
@@ -298,16 +298,16 @@ class _Delivery:
             except (LoadError, MappingError) as error:
                 numbers = f"{bundle[0].batch.number} to {bundle[-1].batch.number}"
                 _log.warning("bundle_refused", pipeline=self.runtime.name, batches=numbers, error=str(error))
-        return sum((self._written([one]) for one in bundle), WriteResult())
+        return sum((self._written([prepared]) for prepared in bundle), WriteResult())
 
     def _written(self, bundle: Sequence[_Given]) -> WriteResult:
         record = bundle[-1].record
         end = Checkpoint(self.lease.epoch, record.number, record.last)
         self._keep_digests(bundle)
-        given_batch = joined([one.batch for one in bundle])
+        given_batch = joined([prepared.batch for prepared in bundle])
         if self.indexes.left:
             self._interruptible(given_batch, partial(self.indexes.build, given_batch, before=record))
-        if all(one.empty for one in bundle):
+        if all(prepared.empty for prepared in bundle):
             self.checkpoints.advance(end)
             return WriteResult()
         self._say_seen(record)
@@ -347,12 +347,12 @@ class _Delivery:
         target = keeping_digests(self.target)
         if target is None or self._config.changes == "all" or not keeps_digests(self.runtime):
             return
-        [one] = bundle
+        [prepared] = bundle
         try:
-            manifest = self.runtime.store.read_manifest(one.record.manifest)
+            manifest = self.runtime.store.read_manifest(prepared.record.manifest)
         except SegmentError:
             manifest = None
-        target.digests = batch_digests(manifest, one.record, one.batch, empty=one.empty)
+        target.digests = batch_digests(manifest, prepared.record, prepared.batch, empty=prepared.empty)
 
     def _say_seen(self, record: Batch) -> None:
         """Set in the target's origin marker which batches of the partner pipeline the source held at this batch."""
@@ -405,7 +405,7 @@ class _Delivery:
         for phase in load_units(phases, store, config, record.number, record.manifest):
             self.watch()
             results += self.watch.run(
-                self.runtime.runner_for(sum(one.record.changes for one in bundle)),
+                self.runtime.runner_for(sum(prepared.record.changes for prepared in bundle)),
                 run_load_unit,
                 phase,
                 parallelism=writers,

@@ -118,8 +118,8 @@ def _change(
     policies = {kind: _policy(kind, target) for kind in kinds}
     if set(policies.values()) == {DdlPolicy.IGNORE}:
         return None
-    found = [routes.route(table) for change in changes for table in change.tables]
-    shared = next((r for r in found if r.shared and set(kinds) - _WIDENS), None)
+    changed_routes = [routes.route(table) for change in changes for table in change.tables]
+    shared = next((r for r in changed_routes if r.shared and set(kinds) - _WIDENS), None)
     if shared is not None:
         raise LoadError(
             f"{record.sql[:300]} changes {shared.source}, one of several tables that are written to {shared.target}: "
@@ -130,7 +130,7 @@ def _change(
         )
     stops = DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER)
     wanted_policies = {DdlPolicy.APPLY, DdlPolicy.STOP} if stops else {DdlPolicy.APPLY}
-    partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
+    partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in changed_routes)
     statement = SourceStatement(
         dialect,
         record.sql,
@@ -150,8 +150,8 @@ def _change(
         mapping=routes,
         before_rows=record.seq < manifest.changes,
         not_captured=frozenset(t for change in changes for t in change.tables if not selection.wants(t)),
-        columns=tuple((r.source, old, new) for r in found for old, new in r.rename if old != new),
-        excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
+        columns=tuple((r.source, old, new) for r in changed_routes for old, new in r.rename if old != new),
+        excluded=tuple((r.source, name) for r in changed_routes for name in _left_out(r, changes)),
         check_only=stops,
         kinds=frozenset(k for k, p in policies.items() if p in wanted_policies) if partly else None,
         recopies=Feature.RECOPIES in offered.features,
@@ -181,12 +181,12 @@ def _effects(
         return ()
     ran = _ran(change.statement)
     effects = []
-    for one in change.changes:
-        if one.table in change.not_captured or _NEW_OR_GONE & set(one.kinds):
+    for table_change in change.changes:
+        if table_change.table in change.not_captured or _NEW_OR_GONE & set(table_change.kinds):
             continue
-        route = routes.route(one.table)
+        route = routes.route(table_change.table)
         stays = {name for name, _ in route.convert}
-        for effect in effects_at(held, change, one, row_effects(one, ran)):
+        for effect in effects_at(held, change, table_change, row_effects(table_change, ran)):
             if route.target_name(effect.old.name) is None and route.target_name(effect.new.name) is None:
                 continue
             if {effect.old.name, effect.new.name} & stays:

@@ -63,8 +63,8 @@ class SourceKeys:
         route = self._routes.route(plan.source)
         keys = [index.columns for index in definition.indexes if index.unique]
         mapped = {(route.target_name(column.name) or "").casefold() for column in definition.columns}
-        made = frozenset(column.name.casefold() for column in plan.columns) - mapped
-        return replace(plan, unique=unique_at_target(keys, route)), made
+        rule_columns = frozenset(column.name.casefold() for column in plan.columns) - mapped
+        return replace(plan, unique=unique_at_target(keys, route)), rule_columns
 
     @cached_property
     def _definitions(self) -> Definitions | None:

@@ -82,23 +82,23 @@ def in_key_order(
 
 
 def _of_size(pieces: Iterator[pa.Table], most: int) -> Iterator[pa.Table]:
-    held: list[pa.Table] = []
+    buffer: list[pa.Table] = []
     for piece in pieces:
-        held.append(piece)
-        if sum(one.nbytes for one in held) >= most:
-            yield pa.concat_tables(held)
-            held = []
-    if held:
-        yield pa.concat_tables(held)
+        buffer.append(piece)
+        if sum(table.nbytes for table in buffer) >= most:
+            yield pa.concat_tables(buffer)
+            buffer = []
+    if buffer:
+        yield pa.concat_tables(buffer)
 
 
 def _has_room(folder: str, first: pa.Table, rows: int) -> bool:
     """Return True if the folder has room for all rows, estimated by the size of the first ones."""
-    wanted = _FREE * first.nbytes * max(rows, first.num_rows) // max(first.num_rows, 1)
+    needed_bytes = _FREE * first.nbytes * max(rows, first.num_rows) // max(first.num_rows, 1)
     free = shutil.disk_usage(folder).free
-    if first.num_rows >= rows or free >= wanted:
+    if first.num_rows >= rows or free >= needed_bytes:
         return True
-    _log.warning("rows_left_unsorted", rows=rows, folder=folder, free_bytes=free, wanted_bytes=wanted)
+    _log.warning("rows_left_unsorted", rows=rows, folder=folder, free_bytes=free, wanted_bytes=needed_bytes)
     return False
 
 

@@ -82,17 +82,17 @@ def any_lacks_lost(runtime: Runtime, state: PipelineState) -> bool:
     return cursor is not None and any(lacks_lost(runtime, state, target, cursor) for target in runtime.pipeline.targets)
 
 
-def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig, held: int, until: int) -> int:
-    """Return the next batch, at most ``until``, for a target that holds ``held``.
+def require_stored(runtime: Runtime, state: PipelineState, target: TargetConfig, last_batch: int, until: int) -> int:
+    """Return the next batch, at most ``until``, for a target that holds ``last_batch``.
 
     Raises LostBatches for one that starts again later.
     """
     process = state.acks.get(target.name)
-    following = max(held + 1, process.restart if process is not None else 0)
+    following = max(last_batch + 1, process.restart if process is not None else 0)
     if target.on_lost_batches == "snapshot" and (following > until or _is_gone(runtime, target.name, following)):
         raise LostBatches(
-            f"target {target.name} holds batch {held}, and batches after it are no longer stored: it starts again "
-            "from the snapshot",
+            f"target {target.name} holds batch {last_batch}, and batches after it are no longer stored: it starts "
+            "again from the snapshot",
             where=f"pipeline {runtime.name}",
             hint="nothing is to do: the next capture makes the batch for it",
         )

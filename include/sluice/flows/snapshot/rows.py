@@ -63,13 +63,13 @@ def note_columns(store: SegmentStore, state: PipelineState, rules: RuleSet, chan
     """
     if not only_rows_tell(rules):
         return
-    made = {}
+    schemas = {}
     for table in changeset.manifest.tables:
         file = next(iter(table.files))  # of the newest definition, see write_part
         way = (TableId(table.source_schema, table.source_table), table.target)
-        made[way] = ChangesetReader(store, file).schema
-    if made:
-        SnapshotColumns(store, state.identity()).note(changeset.manifest.batch, epoch, made)
+        schemas[way] = ChangesetReader(store, file).schema
+    if schemas:
+        SnapshotColumns(store, state.identity()).note(changeset.manifest.batch, epoch, schemas)
 
 
 def noted_columns(store: SegmentStore, state: PipelineState, batch: int, rules: RuleSet) -> dict[Way, pa.Schema]:
@@ -147,7 +147,7 @@ class KeptKeys:
 
     def __init__(self, table: SnapshotTable, folder: str) -> None:
         self._table, self._folder = table, folder
-        fields = sorted((one for one in table.schema if is_key(one)), key=key_ordinal)
+        fields = sorted((field for field in table.schema if is_key(field)), key=key_ordinal)
         self._schema = pa.schema(fields)
         self._pieces = [self._schema.empty_table()]
 
@@ -176,9 +176,9 @@ class KeptKeys:
 
 def _wait_for(name: str, state: PipelineState, record: Batch, watch: CancellationGuard) -> None:
     end = time.monotonic() + _WAIT_S
-    while (held := state.acks.get(SNAPSHOT)) is None or held.batch < record.snapshot:
+    while (acknowledgement := state.acks.get(SNAPSHOT)) is None or acknowledgement.batch < record.snapshot:
         if time.monotonic() > end:
-            has = f"batch {held.batch}" if held is not None else "nothing"
+            has = f"batch {acknowledgement.batch}" if acknowledgement is not None else "nothing"
             raise TargetUnavailable(
                 f"batch {record.number} is the snapshot as of batch {record.snapshot}, and the snapshot of "
                 f"{name} has {has}",
@@ -212,15 +212,15 @@ class SnapshotTable:
 
         Raises MappingError, LoadError, TargetUnavailable.
         """
-        users = [one for one in self.schema if one.name not in META_COLUMNS]
+        users = [field for field in self.schema if field.name not in META_COLUMNS]
         read = [user for user in users if not is_generated(user)]
-        wanted, seq = pa.schema([*self.schema, *more]), 0
-        found = _together(reader.rows(self.version, read))
+        schema, seq = pa.schema([*self.schema, *more]), 0
+        row_pieces = _together(reader.rows(self.version, read))
         if in_key_order:
-            names = [true_name(one) for one in sorted(filter(is_key, read), key=key_ordinal)]
-            found = ordered(found, names, self.version.rows, window_rows=_FILE_ROWS, window_bytes=_FILE_BYTES)
-        for rows in found:
-            yield pa.Table.from_arrays([_column(rows, one, constants, seq) for one in wanted], schema=wanted)
+            names = [true_name(field) for field in sorted(filter(is_key, read), key=key_ordinal)]
+            row_pieces = ordered(row_pieces, names, self.version.rows, window_rows=_FILE_ROWS, window_bytes=_FILE_BYTES)
+        for rows in row_pieces:
+            yield pa.Table.from_arrays([_column(rows, field, constants, seq) for field in schema], schema=schema)
             seq += rows.num_rows
 
 
@@ -269,11 +269,11 @@ class SnapshotTables:
                     f"the definition of {table} is not known: {known_definitions.unknown[table].reason}",
                     where=str(table),
                 )
-            found = self._found(self.runtime.source.stored_table(known_definitions.tables[table]), noted)
-            if found is not None:
-                yield found
+            snapshot_table = self._found(self.runtime.source.stored_table(known_definitions.tables[table]), noted)
+            if snapshot_table is not None:
+                yield snapshot_table
         taken_targets = {self.routes.route(table).target for table in captured}
-        for (source, target), fields in sorted(noted.items(), key=lambda one: one[0]):
+        for (source, target), fields in sorted(noted.items(), key=lambda entry: entry[0]):
             route = self.routes.whole_route(source)  # a table that only rules send rows to
             if route.target != target or target in taken_targets or not wants(target):
                 continue
@@ -298,9 +298,9 @@ class SnapshotTables:
             )
         why = known_when_it_runs(self.ruling.rules, table)
         if not why:
-            made = mapped_columns(self.ruling, route, schema).schema
+            mapped_schema = mapped_columns(self.ruling, route, schema).schema
         elif (fields := noted.get((table, route.target))) is not None:
-            made = self._as_noted(fields, version)
+            mapped_schema = self._as_noted(fields, version)
         elif not version.rows:
             return None
         else:
@@ -310,8 +310,8 @@ class SnapshotTables:
                 hint=f"`sluice dump start {self.runtime.name} --target {SNAPSHOT}` copies the table into the snapshot "
                 "again, which notes them",
             )
-        CHANGESET_ROWS.require(made, where=str(route.target))
-        return SnapshotTable(table, route, version, made)
+        CHANGESET_ROWS.require(mapped_schema, where=str(route.target))
+        return SnapshotTable(table, route, version, mapped_schema)
 
     def _as_noted(self, noted: pa.Schema, version: TableVersion) -> pa.Schema:
         """Return the schema of CHANGESET_ROWS of the noted columns that the version has.
@@ -320,11 +320,11 @@ class SnapshotTables:
         """
         stored = {field.name.casefold(): field.type for field in self.reader.columns(version)}
         users = []
-        for one in noted:
-            kind = stored.get(true_name(one).casefold())
-            if kind is not None or is_generated(one):
-                users.append(one if declared_type(one) or kind is None else one.with_type(kind))
-        meta = [one for one in META_FIELDS if one.name in {"_op", "_seq", "_commit_ts"}]
+        for column in noted:
+            kind = stored.get(true_name(column).casefold())
+            if kind is not None or is_generated(column):
+                users.append(column if declared_type(column) or kind is None else column.with_type(kind))
+        meta = [field for field in META_FIELDS if field.name in {"_op", "_seq", "_commit_ts"}]
         return pa.schema([*users, *meta, pa.field("_before", pa.struct(users))])
 
 
@@ -340,22 +340,22 @@ def _part(
 
 def _together(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Yield small pieces joined into larger ones."""
-    held: list[pa.Table] = []
+    buffer: list[pa.Table] = []
     for piece in rows:
-        held.append(piece)
-        if sum(one.num_rows for one in held) >= _FILE_ROWS or sum(one.nbytes for one in held) >= _FILE_BYTES:
-            yield pa.concat_tables(held)
-            held = []
-    if any(one.num_rows for one in held):
-        yield pa.concat_tables(held)
+        buffer.append(piece)
+        if sum(part.num_rows for part in buffer) >= _FILE_ROWS or sum(part.nbytes for part in buffer) >= _FILE_BYTES:
+            yield pa.concat_tables(buffer)
+            buffer = []
+    if any(part.num_rows for part in buffer):
+        yield pa.concat_tables(buffer)
 
 
-def _column(rows: pa.Table, wanted: pa.Field, constants: Mapping[str, Any], first: int) -> pa.Array | pa.ChunkedArray:
+def _column(rows: pa.Table, field: pa.Field, constants: Mapping[str, Any], first: int) -> pa.Array | pa.ChunkedArray:
     count = rows.num_rows
-    if wanted.name == "_seq":
+    if field.name == "_seq":
         return pa.array(np.arange(first, first + count, dtype=np.uint64))
-    if wanted.name in constants:
-        return pa.repeat(pa.scalar(constants[wanted.name], wanted.type), count)
-    if wanted.name not in META_COLUMNS and true_name(wanted) in rows.column_names:
-        return rows[true_name(wanted)]
-    return pa.nulls(count, wanted.type)
+    if field.name in constants:
+        return pa.repeat(pa.scalar(constants[field.name], field.type), count)
+    if field.name not in META_COLUMNS and true_name(field) in rows.column_names:
+        return rows[true_name(field)]
+    return pa.nulls(count, field.type)

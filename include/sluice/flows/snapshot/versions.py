@@ -21,6 +21,6 @@ def whole_batch(reader: VersionReader, tables: Sequence[TableId], batch: int) ->
 
     Raises LoadError if it is no longer kept, TargetUnavailable.
     """
-    while (found := min((reader.whole(table, batch) for table in tables), default=batch)) < batch:
-        batch = found
+    while (common := min((reader.whole(table, batch) for table in tables), default=batch)) < batch:
+        batch = common
     return batch

@@ -212,7 +212,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
     letters = ruling.keep_rejected(
         store, stage.batch, stage.attempt, part.name, source=source, ruled=ruled, segments=part.segments
     )
-    done = []
+    parts = []
     for table, rows in ruled.tables.items():
         route = stage.routes.route(table) if stage.routes is not None else TableRoute(table, table)
         rows = tagged_as_made(rows) if hides else rows
@@ -245,8 +245,8 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
                         file, image = changeset_image(path, same, part.buckets, revived=marked, dumped=dumped)
                     else:
                         file = write_changeset_file(store, path, same, part.buckets, revived=marked, dumped=dumped)
-                done.append(ChangesetPart(table, route, columns_of(same.schema), file, image))
-    return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters), files=files)
+                parts.append(ChangesetPart(table, route, columns_of(same.schema), file, image))
+    return MergeResult(tuple(parts), tuple(ruled.counts), 0.0, tuple(letters), files=files)
 
 
 def needs_whole_rows(source: TableId) -> RuleError:
@@ -384,8 +384,8 @@ def small_parts(groups: Sequence[Sequence[Part]]) -> list[frozenset[int]]:
     """Return, for each group, the numbers of the parts that are packed with the manifest: the smallest of all parts."""
     places = [(group, number) for group, parts in enumerate(groups) for number in range(len(parts))]
     small = fitting([groups[group][number].size_bytes for group, number in places])
-    found: list[set[int]] = [set() for _ in groups]
+    small_numbers: list[set[int]] = [set() for _ in groups]
     for index in small:
         group, number = places[index]
-        found[group].add(number)
-    return list(map(frozenset, found))
+        small_numbers[group].add(number)
+    return list(map(frozenset, small_numbers))

@@ -164,7 +164,7 @@ class RefusedRows:
         if not rejected:
             store.delete(path)
             return
-        rows = pa.concat_tables([one.row for one in rejected])
+        rows = pa.concat_tables([rejection.row for rejection in rejected])
         origin = Origin(
             pipeline=store.pipeline,
             batch=self.batch,
@@ -205,13 +205,13 @@ def write_letters(
     """Write one file, durably, replacing one of that path."""
     rows = rows.combine_chunks()
     seqs = rows["_seq"].to_pylist()
-    ids, seen = [], Counter[tuple[int, str]]()
+    ids, counts = [], Counter[tuple[int, str]]()
     for change in zip(seqs, rows["_op"].to_pylist(), strict=True):
-        ids.append(letter_id(store.pipeline, place, origin.batch, origin.table_id, *change, nth=seen[change]))
-        seen[change] += 1  # a table without a key may hold a row twice
+        ids.append(letter_id(store.pipeline, place, origin.batch, origin.table_id, *change, nth=counts[change]))
+        counts[change] += 1  # a table without a key may hold a row twice
     positions = positions_of(store, segments, set(seqs))
-    found = [positions.get(seq, (None, None, None)) for seq in seqs]
-    values: list[list[Any]] = [ids, list(reasons), list(wheres), *([row[i] for row in found] for i in range(3))]
+    row_positions = [positions.get(seq, (None, None, None)) for seq in seqs]
+    values: list[list[Any]] = [ids, list(reasons), list(wheres), *([row[i] for row in row_positions] for i in range(3))]
     for field, column in zip(LETTER_FIELDS, values, strict=True):
         rows = rows.append_column(field, pa.array(column, field.type))
     schema = pa.schema(
@@ -234,13 +234,13 @@ def positions_of(
     store: SegmentStore, segments: Iterable[SegmentFile], seqs: set[int]
 ) -> dict[int, tuple[str, int, str | None]]:
     """Return (log file, offset, GTID) of changes by ``_seq``."""
-    wanted = pa.array(sorted(seqs), pa.uint64())
+    sorted_seqs = pa.array(sorted(seqs), pa.uint64())
     positions: dict[int, tuple[str, int, str | None]] = {}
     for file in segments:
         if len(positions) == len(seqs):
             break
         rows = read_file(store, file, columns=["_seq", "_file", "_offset", "_gtid"])
-        for row in rows.filter(pc.is_in(rows["_seq"], value_set=wanted)).to_pylist():
+        for row in rows.filter(pc.is_in(rows["_seq"], value_set=sorted_seqs)).to_pylist():
             positions[row["_seq"]] = (row["_file"], row["_offset"], row["_gtid"])
     return positions
 

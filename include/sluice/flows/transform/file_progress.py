@@ -65,10 +65,10 @@ def read_progress(store: SegmentStore, batch: int) -> dict[str, Any]:
         try:
             data = json.loads(store.read_bytes(path))
             of += data.pop("of")
-            one = FileTotals(**data)
+            unit_totals = FileTotals(**data)
         except (SluiceError, ValueError, TypeError, KeyError):
             continue  # its unit has just ended
-        totals, speed = totals + one, speed + one.bytes_per_s
+        totals, speed = totals + unit_totals, speed + unit_totals.bytes_per_s
     return {"files": totals.files, "of": of, "size_bytes": totals.size_bytes, "bytes_per_s": speed} if of else {}
 
 

@@ -49,9 +49,9 @@ class LookupReader:
         """Return the lookup, at most ``max_age`` old. Raises RuleError, ConfigError, or SourceUnavailable (retried)."""
         identity = hashlib.sha256(f"{self.folder}|{config.model_dump_json()}".encode()).hexdigest()
         with _lock:
-            kept = _kept.get(identity)
-            if kept is not None and self.clock() - kept[0] <= config.max_age.total_seconds():
-                return kept[1]
+            cached = _kept.get(identity)
+            if cached is not None and self.clock() - cached[0] <= config.max_age.total_seconds():
+                return cached[1]
             begun = self.clock()
             table = self._from_file(name, config) if config.file else self._from_query(name, config)
             self._require(name, config, table)

@@ -64,11 +64,11 @@ def made_columns(ruling: StageRules, table: TableId, merged: pa.Table) -> pa.Tab
         raise MappingError(f"what rules make of the columns of {table} cannot be told: {why}", where=str(table))
     rows = images.unfold(empty)
     for rule in ruling.rules.matching(table):
-        held = resolved(rule.config.lookups, ruling.reader(rule))
+        lookups = resolved(rule.config.lookups, ruling.reader(rule))
         key = key_columns(rows.schema)
-        rows = emitted(rule, kinds.run(kinds.Run(rule, table, held), rows)[table], table, table, key)
-    made = images.fold(rows, key_columns(rows.schema))
-    return tagged_as_made(made) if hides else made
+        rows = emitted(rule, kinds.run(kinds.Run(rule, table, lookups), rows)[table], table, table, key)
+    folded = images.fold(rows, key_columns(rows.schema))
+    return tagged_as_made(folded) if hides else folded
 
 
 def mapped_columns(ruling: StageRules, route: TableRoute, schema: TableSchema) -> pa.Table:

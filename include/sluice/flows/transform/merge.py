@@ -111,10 +111,10 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         warn_of_options(runtime, state)
         rules = RuleSet.of(runtime.rules_path)
         rules.validate()
-        done = _Merge(
+        merged = _Merge(
             runtime=runtime, state=state, store=store, watch=watch, manifest=manifest, attempt=attempt_id(), rules=rules
         ).run()
-        outcome = replace(done, seconds=time.monotonic() - started)
+        outcome = replace(merged, seconds=time.monotonic() - started)
         trace.passed(record, rules=outcome.rules, changes=outcome.changes, rows=outcome.rows, units=outcome.units)
         log_batch(_log, "batch_merged", pipeline=runtime.name, **outcome.to_json())
         return outcome
@@ -264,7 +264,7 @@ def _small_enough(
     """
     store, pipeline = runtime.store, runtime.pipeline
     most = most_bytes(pipeline.spark.memory)
-    pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()
+    pieces, shuffled_files = plan_pieces(store, manifest, pipeline), list[SegmentFile]()
     if shared:
         pieces = [some for piece in pieces for some in shares(piece, most)]
     for level in range(levels):
@@ -277,7 +277,7 @@ def _small_enough(
         written = watch.run(
             runner, run_shuffle_unit, [unit for own_units in planned for unit in own_units], description=description
         )
-        made += [file for files in written for file in files]
+        shuffled_files += [file for files in written for file in files]
         pieces = [piece for piece in pieces if piece not in large]
         for piece, own_units in zip(large, planned, strict=True):
             files = tuple(file for files in written[: len(own_units)] for file in files)
@@ -286,7 +286,7 @@ def _small_enough(
                 continue
             anew = MergePart(piece.source, files, (0, KEY_BUCKETS), (), piece.segments or piece.files)
             pieces += cut(anew, most // ROW_BYTES // 2)
-    return pieces, made
+    return pieces, shuffled_files
 
 
 def _passed_on(

@@ -144,7 +144,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
         result = replace(result, repaired=result.repaired + repaired)
         small = number in unit.small
         segments = part.segments or part.files
-        whole = StageRows(
+        stage_rows = StageRows(
             name=unit.name(number),
             source=part.source,
             rows=rows,
@@ -153,7 +153,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
             added=added,
             small=small,
         )
-        for piece in _by_dump(whole, read):
+        for piece in _by_dump(stage_rows, read):
             result += write_part(stage, piece)
     return replace(result, seconds=time.perf_counter() - started)
 

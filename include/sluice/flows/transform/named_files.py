@@ -88,19 +88,19 @@ class FileWork:
         rejected: dict[int, tuple[str, str]] = {}
         for table, rows in ruled.tables.items():
             for files in routes.route(table).files:
-                done = _TableFiles(self, table, rows, files).copy()
-                totals += done.totals
-                rejected |= {seq: rejected.get(seq, why) for seq, why in done.rejected.items()}
+                copied = _TableFiles(self, table, rows, files).copy()
+                totals += copied.totals
+                rejected |= {seq: rejected.get(seq, why) for seq, why in copied.rejected.items()}
         if not rejected:
             return ruled, totals
         seqs = pa.array(sorted(rejected), pa.uint64())
         for table, rows in ruled.tables.items():
             if routes.route(table).files:
-                kept = pc.invert(_rejectable(rows, seqs))
-                tables[table] = rows.filter(kept)
+                keep_mask = pc.invert(_rejectable(rows, seqs))
+                tables[table] = rows.filter(keep_mask)
                 for masks in (revived, cleared):
                     if table in masks:
-                        masks[table] = masks[table].filter(kept)
+                        masks[table] = masks[table].filter(keep_mask)
         letters = merged.filter(_rejectable(merged, seqs))
         reasons, places = zip(*(rejected[seq] for seq in letters["_seq"].to_pylist()), strict=True)
         lost = Rejected(FILES, letters, reasons, places)
@@ -134,17 +134,17 @@ class _TableFiles:
         """Copy them, and treat rows whose files are missing as ``on_missing`` says."""
         path, version = self._column(self.files.path), self._column(self.files.version)
         assert path is not None
-        there = np.asarray(pc.and_(pc.not_equal(self.rows["_op"], "d"), pc.is_valid(self.rows[path])))
-        changed = self._changed(path, version) & there
-        done = _Done()
-        if not (there if self._tries_again else changed).any():
-            return done
+        has_file = np.asarray(pc.and_(pc.not_equal(self.rows["_op"], "d"), pc.is_valid(self.rows[path])))
+        changed = self._changed(path, version) & has_file
+        copied = _Done()
+        if not (has_file if self._tries_again else changed).any():
+            return copied
         with ExitStack() as opened:
             copier = self._copier(opened)
             receipts = copier.receipts
             missing = receipts.missing() if self._tries_again else ()
-            wanted = changed if not missing else there
-            files, rows_of, refused = self._named(path, version, wanted)
+            rows_to_copy = changed if not missing else has_file
+            files, rows_of, refused = self._named(path, version, rows_to_copy)
             if missing:
                 again = {name for name in files if mark_of(name) in missing}
                 again |= {name for name, numbers in rows_of.items() if any(changed[number] for number in numbers)}
@@ -157,9 +157,9 @@ class _TableFiles:
                 if outcome.state in {CopyState.COPIED, CopyState.UNCHANGED} and mark_of(name) in missing:
                     receipts.clear_missing(name)
         refused = {number: why for number, why in refused.items() if changed[number]}
-        done.totals = replace(totals, refused=totals.refused + len(refused))
-        self._judge(done, list(_without_file(files, outcomes, rows_of, refused)), path)
-        return done
+        copied.totals = replace(totals, refused=totals.refused + len(refused))
+        self._judge(copied, list(_without_file(files, outcomes, rows_of, refused)), path)
+        return copied
 
     @property
     def _tries_again(self) -> bool:
@@ -198,22 +198,22 @@ class _TableFiles:
     def _changed(self, path: str, version: str | None) -> _Mask:
         """Return the rows that are new to the targets, or whose path or version changed. Raises MappingError."""
         before = self.rows["_before"].combine_chunks()
-        found = np.array(pc.is_null(before).to_numpy(zero_copy_only=False))
+        changed = np.array(pc.is_null(before).to_numpy(zero_copy_only=False))
         users = user_columns(self.rows.schema)
         known_mask = masks(self.rows["_present"], len(users))[0] if is_partial(self.rows) else None
         for column in (path, version) if version is not None else (path,):
-            other = differs(self.rows[column].combine_chunks(), before, column)
+            differing = differs(self.rows[column].combine_chunks(), before, column)
             if known_mask is not None:
-                other = other & known_mask[:, users.index(column)]
-            found |= other
-        if known_mask is not None and (found & ~known_mask[:, users.index(path)]).any():
+                differing = differing & known_mask[:, users.index(column)]
+            changed |= differing
+        if known_mask is not None and (changed & ~known_mask[:, users.index(path)]).any():
             raise MappingError(
                 f"the log of {self.table} contains only the columns that changed, and not the path of a file whose "
                 "version changed",
                 where=str(self.table),
                 hint=f"{LOG_WHOLE_ROWS}; then copy the table (`sluice dump start`)",
             )
-        return found
+        return changed
 
     def _named(
         self, path: str, version: str | None, wanted_mask: _Mask
@@ -230,7 +230,7 @@ class _TableFiles:
         files: dict[str, NamedFile] = {}
         rows_of: dict[str, list[int]] = {}
         refused: dict[int, str] = {}
-        for number, value, said, seq in zip(
+        for number, value, file_version, seq in zip(
             numbers.tolist(), some[path].to_pylist(), versions, some["_seq"].to_pylist(), strict=True
         ):
             if value in {"", b""}:
@@ -243,10 +243,12 @@ class _TableFiles:
             rows_of.setdefault(name, []).append(number)
             if seq >= newest.get(name, -1):
                 newest[name] = seq
-                files[name] = NamedFile(name, None if version is None else _text(said), SHOWN if hidden else name)
+                files[name] = NamedFile(
+                    name, None if version is None else _text(file_version), SHOWN if hidden else name
+                )
         return files, rows_of, refused
 
-    def _judge(self, done: _Done, lost: Sequence[tuple[int, str, str]], path: str) -> None:
+    def _judge(self, copied: _Done, lost: Sequence[tuple[int, str, str]], path: str) -> None:
         """Apply ``on_missing`` to rows without their files: (number, name as it is shown or "", why)."""
         if not lost:
             return
@@ -269,16 +271,16 @@ class _TableFiles:
         seqs = self.rows["_seq"].to_pylist()
         for number, name, why in lost:
             file = f"the file {name!r}" if name else "the file"
-            done.rejected[seqs[number]] = (f"{file} in column {self.files.path}: {why}", self.files.places[0])
+            copied.rejected[seqs[number]] = (f"{file} in column {self.files.path}: {why}", self.files.places[0])
 
     def _key(self, number: int) -> str:
         """Return the key of a row for messages, without masked values."""
         row = self.rows.slice(number, 1)
-        found = [
+        parts = [
             f"{true_name(field)}={SHOWN if is_masked(field) else row[field.name][0].as_py()!r}"
             for field in key_fields(self.rows.schema)
         ]
-        return ", ".join(found) or "it has no key"
+        return ", ".join(parts) or "it has no key"
 
 
 def _source(files: RowFiles, connections: ConnectionResolver) -> FileSource:
@@ -299,7 +301,7 @@ def require_reachable(files: RowFiles, connections: ConnectionResolver, seconds:
     name, (address, goal), verb = f"{OWN_FOLDER}/check-{uuid.uuid4().hex}", files.places, "read"
     try:
         with closing(_source(files, connections)) as source:
-            said = source.require_readable(Deadline(seconds))
+            answer = source.require_readable(Deadline(seconds))
         address, verb = goal, "written"
         with closing(_store(files, connections)) as store:
             store.write(name, b"sluice check")
@@ -307,7 +309,7 @@ def require_reachable(files: RowFiles, connections: ConnectionResolver, seconds:
     except (FileRefused, OSError) as error:
         why = first_line(error)
         raise StorageUnavailable(f"{address} cannot be {verb}: {why[:300]}", hint="docs/row-files.md") from None
-    return said
+    return answer
 
 
 def _without_file(

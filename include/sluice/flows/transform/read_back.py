@@ -80,57 +80,57 @@ class ReadBack:
         places = np.flatnonzero(old.to_numpy())
         if not names or not len(places):
             return rows, 0
-        asked = rows.select(names).take(pa.array(places))
+        old_keys = rows.select(names).take(pa.array(places))
         try:
-            found = self._now(source, rows.schema, asked)
+            fresh = self._now(source, rows.schema, old_keys)
         except SourceUnavailable as error:
             _not_read(self.runtime.name, error)
             return rows, 0
-        if found is None:
+        if fresh is None:
             return rows, 0
-        codes, count = dense(group_codes(pa.concat_tables([asked, found.select(names)]), names))
+        codes, count = dense(group_codes(pa.concat_tables([old_keys, fresh.select(names)]), names))
         row_of = np.full(count, _ABSENT, np.int64)
-        row_of[codes[len(places) :]] = np.arange(found.num_rows)
+        row_of[codes[len(places) :]] = np.arange(fresh.num_rows)
         at = row_of[codes[: len(places)]]
-        there = at != _ABSENT
-        if there.sum() < found.num_rows:  # some keys have another spelling, so that it is unknown which key is missing
-            places, at = places[there], at[there]
-        return replaced(rows, places, at, found), len(places)
+        alive = at != _ABSENT
+        if alive.sum() < fresh.num_rows:  # some keys have another spelling, so that it is unknown which key is missing
+            places, at = places[alive], at[alive]
+        return replaced(rows, places, at, fresh), len(places)
 
-    def _now(self, source: TableId, wanted: pa.Schema, asked: pa.Table) -> pa.Table | None:
-        """Read the rows of keys, with the user columns of ``wanted``; None if the table has other columns by now."""
-        users = user_columns(wanted)
+    def _now(self, source: TableId, row_schema: pa.Schema, key_rows: pa.Table) -> pa.Table | None:
+        """Read the rows of keys, with the user columns of ``row_schema``; None if the table has others by now."""
+        users = user_columns(row_schema)
         with self.runtime.source.open_chunks(Marking.GTID, "read-back") as reader:
             schema = reader.schema(source)
-            if not _same_columns(schema, pa.schema([wanted.field(name) for name in users])):
+            if not _same_columns(schema, pa.schema([row_schema.field(name) for name in users])):
                 return None
             by_name = {stored_name(column.name): column for column in schema.columns}
-            keys = self.runtime.source.keys.literals([by_name[name] for name in asked.column_names], asked)
+            keys = self.runtime.source.keys.literals([by_name[name] for name in key_rows.column_names], key_rows)
             some = [keys[at : at + KEYS_A_SELECT] for at in range(0, len(keys), KEYS_A_SELECT)]
             request = TableRequest(source, key_file="-")
             pieces = list(reader.rows(request, Chunk(ChunkId("read-back", 0, 0)), some))
         named = [piece.rename_columns([stored_name(column.name) for column in schema.columns]) for piece in pieces]
-        fields = pa.schema([wanted.field(name) for name in users])
-        return pa.concat_tables([fields.empty_table(), *(one.select(users).cast(fields) for one in named)])
+        fields = pa.schema([row_schema.field(name) for name in users])
+        return pa.concat_tables([fields.empty_table(), *(piece.select(users).cast(fields) for piece in named)])
 
 
-def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, Any], found: pa.Table) -> pa.Table:
-    """Return MERGED_ROWS in which the rows ``places`` are replaced by the rows ``at`` of ``found``, or deleted (-1).
+def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, Any], fresh: pa.Table) -> pa.Table:
+    """Return MERGED_ROWS in which the rows ``places`` are replaced by the rows ``at`` of ``fresh``, or deleted (-1).
 
     The columns that count as changed stay as the log has them: a column that an update does not change gets its current
     value in the state before the batch, too (another writer's, which may be newer at the target). Likewise for a row of
     which the log has only some columns.
     """
     users = user_columns(rows.schema)
-    there = at != _ABSENT
-    taken = np.arange(rows.num_rows)
-    taken[places[there]] = rows.num_rows + at[there]
-    images = pa.concat_tables([rows.select(users), found.select(users)]).take(pa.array(taken))
+    exists = at != _ABSENT
+    sources = np.arange(rows.num_rows)
+    sources[places[exists]] = rows.num_rows + at[exists]
+    images = pa.concat_tables([rows.select(users), fresh.select(users)]).take(pa.array(sources))
     ops = np.asarray(rows["_op"].to_pylist(), object)
     updated = np.zeros(rows.num_rows, bool)
-    updated[places[there & (ops[places] == "u")]] = True
-    came_back = places[there & (ops[places] == "d")]
-    ops[came_back], ops[places[~there]] = "i", "d"
+    updated[places[exists & (ops[places] == "u")]] = True
+    came_back = places[exists & (ops[places] == "d")]
+    ops[came_back], ops[places[~exists]] = "i", "d"
     renewed = rows
     for number, name in enumerate(rows.schema.names):
         field = rows.schema.field(number)
@@ -141,10 +141,10 @@ def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, A
         elif name == "_op":
             renewed = renewed.set_column(number, field, pa.array(ops.tolist(), field.type))
         elif name == "_present":
-            whole = np.zeros(rows.num_rows, bool)
-            whole[came_back] = True
-            known = pc.if_else(pa.array(whole), pa.scalar(None, field.type), rows[name])
-            renewed = renewed.set_column(number, field, known)
+            is_whole = np.zeros(rows.num_rows, bool)
+            is_whole[came_back] = True
+            present = pc.if_else(pa.array(is_whole), pa.scalar(None, field.type), rows[name])
+            renewed = renewed.set_column(number, field, present)
     return renewed.combine_chunks()
 
 

@@ -80,10 +80,10 @@ class Repair:
         keys = keys_of(part.source, fields, [column.combine_chunks() for column in columns])
         order = np.concatenate([table["_seq"].to_numpy() for table, _ in read])
         loaded = np.concatenate([table["_origin"].to_numpy() for table, _ in read]) == self.origin
-        known = self.unseen if self.unseen is not None else _NOTHING
-        met = sent_changes(keys, order, loaded, known)
-        whole = self.loops_back or self.unseen is None or part.source in self.unique
-        sent = np.ones(len(loaded), bool) if whole else met
+        unseen = self.unseen if self.unseen is not None else _NOTHING
+        met = sent_changes(keys, order, loaded, unseen)
+        sends_all = self.loops_back or self.unseen is None or part.source in self.unique
+        sent = np.ones(len(loaded), bool) if sends_all else met
         borders = np.cumsum(sizes)[:-1]
         return Chosen(self, part.source, np.split(sent, borders), np.split(loaded & met, borders), keys.chosen(sent))
 
@@ -107,7 +107,7 @@ class Chosen:
         """Return some of a file's conflicts for display."""
         some = rows.filter(pa.array(self.met[number]))
         some = some.filter(pc.not_equal(some["_op"], "k")).slice(0, LISTED)
-        return [self._record(one, some) for one in range(some.num_rows)]
+        return [self._record(row, some) for row in range(some.num_rows)]
 
     @property
     def conflicts(self) -> int:
@@ -189,11 +189,11 @@ def with_unique_keys(read: ReadDefinitions, manifest: SegmentManifest) -> frozen
     if not manifest.files:
         return frozenset()
     definitions = read()
-    found = {file.table_id: definitions.find(file.table_id) if definitions else None for file in manifest.files}
+    by_table = {file.table_id: definitions.find(file.table_id) if definitions else None for file in manifest.files}
     return frozenset(
         table
-        for table, known in found.items()
-        if known is None or sum(1 for index in known.indexes if index.unique) > 1
+        for table, definition in by_table.items()
+        if definition is None or sum(1 for index in definition.indexes if index.unique) > 1
     )
 
 
@@ -203,7 +203,7 @@ def _unseen(
     """Return the keys that these batches send; None if that is not known."""
     if len(batches) > MOST_UNSEEN:
         return None
-    found = [_NOTHING]
+    hashes = [_NOTHING]
     for number in batches:
         keys = read_sent(store, number)
         record = state.batches.get(number) if keys is None else None
@@ -212,19 +212,19 @@ def _unseen(
             keys = read_sent(store, number)
         if keys is None:
             return None
-        found.append(keys)
-    return np.unique(np.concatenate(found))
+        hashes.append(keys)
+    return np.unique(np.concatenate(hashes))
 
 
-def note_repaired(store: SegmentStore, repair: Repair, batch: int, done: Repaired) -> None:
+def note_repaired(store: SegmentStore, repair: Repair, batch: int, repaired: Repaired) -> None:
     """Store what later batches, and people, have to know of this one.
 
     Call it before the batch's changeset is recorded.
     """
     if not repair.loops_back:
-        write_sent(store, batch, done.sent)
-    if done.conflicts:
-        note_conflicts(store, batch, done.conflicts, done.listed)
+        write_sent(store, batch, repaired.sent)
+    if repaired.conflicts:
+        note_conflicts(store, batch, repaired.conflicts, repaired.listed)
 
 
 __all__ = ["Chosen", "Repair", "Repaired", "note_repaired", "plan_repair", "with_unique_keys"]

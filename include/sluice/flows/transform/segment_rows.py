@@ -165,8 +165,8 @@ def _of_share(rows: pa.Table, share: tuple[int, int]) -> pa.Table:
 
 
 def _cost(part: MergePart, bucket: int) -> int:
-    one = replace(part, buckets=(bucket, bucket + 1))
-    return one.cost - packing.TABLE_COST
+    bucket_part = replace(part, buckets=(bucket, bucket + 1))
+    return bucket_part.cost - packing.TABLE_COST
 
 
 def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
@@ -192,8 +192,8 @@ def read_changes(
     last = -1
     thin = Thinning()
     for number, file in enumerate(part.files):
-        wanted = wanted_columns(store, file)
-        table = read_file(store, file, part.buckets, wanted)
+        needed_columns = wanted_columns(store, file)
+        table = read_file(store, file, part.buckets, needed_columns)
         if not is_partial(table) and "_present" in table.schema.names:
             table = table.drop_columns(["_present"])
         if choice is not None:

@@ -79,10 +79,10 @@ def plan_shuffle(
     """Return, for each part, one unit per file."""
     units, number = [], 0
     for part in parts:
-        mine = []
+        part_units = []
         for file in part.files:
             alone = MergePart(part.source, (file,), part.buckets, part.key)
-            mine.append(
+            part_units.append(
                 ShuffleUnit(
                     store_uri=store.uri,
                     pipeline=store.pipeline,
@@ -94,7 +94,7 @@ def plan_shuffle(
                 )
             )
             number += 1
-        units.append(mine)
+        units.append(part_units)
     return units
 
 
@@ -106,10 +106,10 @@ def run_shuffle_unit(unit: ShuffleUnit) -> list[SegmentFile]:
     shuffle_unit: list[SegmentFile] = []
     pieces, number = _pieces(store, part, file), 0
     while piece := list(islice(pieces, 1)):
-        kept, buckets = _shuffled(piece, part, unit.level)
-        if kept.num_rows:
+        rows, buckets = _shuffled(piece, part, unit.level)
+        if rows.num_rows:
             path = f"{folder}/{unit.number:05d}-{number:04d}.parquet"
-            shuffle_unit.append(_write(store, path, file, kept, buckets))
+            shuffle_unit.append(_write(store, path, file, rows, buckets))
         number += 1
     return shuffle_unit
 
@@ -123,19 +123,19 @@ def delete_shuffled(store: SegmentStore, files: Sequence[SegmentFile]) -> None:
 
 def _pieces(store: SegmentStore, part: MergePart, file: SegmentFile) -> Iterator[pa.Table]:
     """Yield the rows of a file in pieces that are large enough to be worth thinning."""
-    held: list[pa.Table] = []
+    buffer: list[pa.Table] = []
     for piece in read_pieces(store, file, part.buckets, wanted_columns(store, file)):
-        held.append(piece.drop_columns(["_bucket"]) if "_bucket" in piece.schema.names else piece)
-        if sum(table.nbytes for table in held) >= PIECE_BYTES:
-            yield _together(held)
-    if held:
-        yield _together(held)
+        buffer.append(piece.drop_columns(["_bucket"]) if "_bucket" in piece.schema.names else piece)
+        if sum(table.nbytes for table in buffer) >= PIECE_BYTES:
+            yield _together(buffer)
+    if buffer:
+        yield _together(buffer)
 
 
-def _together(held: list[pa.Table]) -> pa.Table:
+def _together(tables: list[pa.Table]) -> pa.Table:
     """Return the tables as one, and empty the list: who reads the pieces decides how long their rows stay."""
-    rows = pa.concat_tables(held)
-    held.clear()
+    rows = pa.concat_tables(tables)
+    tables.clear()
     return rows
 
 

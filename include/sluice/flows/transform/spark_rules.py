@@ -207,25 +207,25 @@ def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) ->
     for name in images.user_columns(rows.schema):
         if name == "_row":
             continue
-        known = stored.field(name) if name in stored.names else None
+        stored_field = stored.field(name) if name in stored.names else None
         try:
-            column = fitted(rows[name], known.type if known is not None else None)
+            column = fitted(rows[name], stored_field.type if stored_field is not None else None)
         except (pa.ArrowException, ValueError):
             raise RuleError(
                 f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit", where=rule.home
             ) from None
         columns.append(column)
-        made = made_field(name, column.type)
-        fields.append(known if known is not None else made)
-    shadow, gone = pc.equal(rows["_image"], "before"), pc.equal(rows["_op"], "d")
+        new_field = made_field(name, column.type)
+        fields.append(stored_field if stored_field is not None else new_field)
+    shadow, deleted = pc.equal(rows["_image"], "before"), pc.equal(rows["_op"], "d")
     kinds = [pa.scalar(kind, pa.int8()) for kind in (images.SHADOW, images.DELETED, images.AFTER)]
     for name in ("_op", "_seq", "_commit_ts", *(name for name in told(stored) if name in rows.schema.names)):
         columns.append(rows[name].cast(stored.field(name).type))
         fields.append(stored.field(name))
-    columns.append(pc.if_else(shadow, kinds[0], pc.if_else(gone, kinds[1], kinds[2])))
+    columns.append(pc.if_else(shadow, kinds[0], pc.if_else(deleted, kinds[1], kinds[2])))
     fields.append(pa.field("_image", pa.int8()))
-    whole = pa.table(columns, schema=pa.schema(fields))
-    places = views.by_table(whole, rows["_table"], table) if "_table" in rows.schema.names else {table: whole}
+    frame = pa.table(columns, schema=pa.schema(fields))
+    places = views.by_table(frame, rows["_table"], table) if "_table" in rows.schema.names else {table: frame}
     key = key_columns(stored)
     return {place: emitted(rule, part, place, table, key) for place, part in places.items() if part.num_rows}
 
@@ -245,15 +245,15 @@ def _write(
 
     Names are unique: a task that Spark runs twice leaves an orphaned file.
     """
-    whole = _whole(batches)
-    if whole is None:
+    frame = _whole(batches)
+    if frame is None:
         return None
     store = SegmentStore(uri, pipeline)
     report = []
-    for place, made in _images_of(whole, table, stored, rule).items():
-        FRAME_ROWS.require(made.schema, where=str(place))
+    for place, part in _images_of(frame, table, stored, rule).items():
+        FRAME_ROWS.require(part.schema, where=str(place))
         path = changeset_file_path(store, batch, attempt, place, f"images-{uuid.uuid4().hex[:16]}")
-        report.append((place, write_changeset_file(store, path, made, (0, 63)), images.visible(made)))
+        report.append((place, write_changeset_file(store, path, part, (0, 63)), images.visible(part)))
     return pickle.dumps(report)
 
 
@@ -283,15 +283,17 @@ def framed_rows(
         raise
     except Exception as error:
         raise _failed(rule, error, str(table), withheld=hidden) from None
-    found: dict[TableId, list[pa.Table]] = {}
+    parts_by_table: dict[TableId, list[pa.Table]] = {}
     for report in reports:
         _, places = pickle.loads(report)  # noqa: S301 - written by our own workers just before
-        for place, made in places.items():
-            found.setdefault(place, []).append(made)
+        for place, part in places.items():
+            parts_by_table.setdefault(place, []).append(part)
     passed = _passing(rule, rows) if _may_pass(rule) else None
     if passed is not None and passed.num_rows:
-        found.setdefault(table, []).append(passed)
-    return {place: _folded(pa.concat_tables(parts, promote_options="permissive")) for place, parts in found.items()}
+        parts_by_table.setdefault(table, []).append(passed)
+    return {
+        place: _folded(pa.concat_tables(parts, promote_options="permissive")) for place, parts in parts_by_table.items()
+    }
 
 
 def _shown(rule: Rule, rows: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
@@ -309,8 +311,8 @@ def _reported(
     number: int, table: TableId, stored: pa.Schema, rule: Rule, batches: Iterator[pa.RecordBatch]
 ) -> bytes | None:
     """Return the images of one partition, pickled, with the number of the input."""
-    made = _whole(batches)
-    return None if made is None else pickle.dumps((number, _images_of(made, table, stored, rule)))
+    frame = _whole(batches)
+    return None if frame is None else pickle.dumps((number, _images_of(frame, table, stored, rule)))
 
 
 def _whole(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
@@ -342,8 +344,8 @@ def try_frames(
         raise _failed(rule, error, str(table), withheld=False) from None
     frames: list[dict[TableId, pa.Table]] = [{} for _ in range(rows.num_rows)]
     for report in reports:
-        number, made = pickle.loads(report)  # noqa: S301 - written by our own workers just before
-        frames[number] = {place: _folded(part) for place, part in made.items()}
+        number, parts = pickle.loads(report)  # noqa: S301 - written by our own workers just before
+        frames[number] = {place: _folded(part) for place, part in parts.items()}
     for number in range(rows.num_rows):
         unfolded = images.unfold(rows.slice(number, 1))
         if not sees(rule, unfolded).any():
@@ -397,10 +399,12 @@ def _failed(rule: Rule, error: Exception, where: str, *, withheld: bool) -> Rule
     """Return a RuleError with Spark's message reduced to the user's line and the innermost exception."""
     lines = [int(line) for path, line in _USER_LINE.findall(str(error)) if path == rule.path]
     text = str(error).strip().splitlines()
-    told = next((t for t in reversed(text) if re.match(r"\w*(Error|Exception)\b", t.strip())), text[0] if text else "")
+    message = next(
+        (t for t in reversed(text) if re.match(r"\w*(Error|Exception)\b", t.strip())), text[0] if text else ""
+    )
     return RuleError(
         f"rule {rule.name!r} failed on {where}: {type(error).__name__}"
-        + ("" if withheld else f": {told.strip()[:500]}"),
+        + ("" if withheld else f": {message.strip()[:500]}"),
         where=f"{rule.path}:{lines[-1] if lines else 1}",
         hint=f"fix the rule; {RETRIED}",
     )

@@ -149,7 +149,7 @@ def cleared_tables(
     ruled = [table for table in tables if rules.matching(table).rules]
     if in_channel or not ruled:
         return frozenset()
-    framed = {table for table in ruled if any(one.kind is RuleKind.SPARK for one in rules.matching(table))}
+    framed = {table for table in ruled if any(rule.kind is RuleKind.SPARK for rule in rules.matching(table))}
     return frozenset(ruled) - framed - set(why_not_cleared(pipeline, rules, ruled, captured))
 
 
@@ -169,9 +169,9 @@ def tagged_as_made(rows: pa.Table) -> pa.Table:
 
 def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tuple[RuleTotal, ...]:
     """Sum up each rule over all units, in the order in which the rules ran."""
-    kept: dict[str, int] = {}
+    letters: dict[str, int] = {}
     for file in written:
-        kept[file.by] = kept.get(file.by, 0) + file.rows
+        letters[file.by] = letters.get(file.by, 0) + file.rows
     totals: dict[str, RuleCount] = {}
     for count in counts:
         known_total = totals.get(count.name, RuleCount(count.name, 0, 0, 0.0))
@@ -190,7 +190,7 @@ def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tupl
             rows_out=c.rows_out,
             seconds=round(c.seconds, 6),
             errors=c.errors,
-            dead_letters=kept.get(c.name, 0),
+            dead_letters=letters.get(c.name, 0),
             changed=c.changed,
         )
         for c in totals.values()

@@ -94,13 +94,13 @@ def plan_stage(
         for file in measured(store, table.files)
     ]
     if framed is not None:
-        rule, made = framed
-        for table in sorted({*made.images, *made.inputs}):
-            files, inputs = made.images.get(table, ()), made.inputs.get(table, ())
+        rule, frames = framed
+        for table in sorted({*frames.images, *frames.inputs}):
+            files, inputs = frames.images.get(table, ()), frames.inputs.get(table, ())
             most = unit_size(1 << 62, 1, memory)
             of = min(max(1, -(-packing.rows_of((*files, *inputs)) // most)), KEY_BUCKETS)
-            found = tuple(by_table.get(table, segments))
-            parts += [StagePart(table, files, found, rule, inputs, (number, of)) for number in range(of)]
+            own_segments = tuple(by_table.get(table, segments))
+            parts += [StagePart(table, files, own_segments, rule, inputs, (number, of)) for number in range(of)]
     total = sum(part.cost for part in parts)
     groups = pack([(part, part.cost) for part in parts], unit_size(total, parallelism * 2, memory))
     return [

@@ -50,9 +50,9 @@ class RuleOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a task hands on and prints."""
-        told = asdict(replace(self, rules=())) | {"seconds": round(self.seconds, 3)}
-        del told["rules"]
-        return told
+        fields = asdict(replace(self, rules=())) | {"seconds": round(self.seconds, 3)}
+        del fields["rules"]
+        return fields
 
 
 def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
@@ -72,11 +72,11 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
         if not record.stages:
             return RuleOutcome(batch=batch, rule=rule, already=True)
         plan = read_stage(runtime.store, record.stages[0]).plan
-        wanted = next((i for i, names in enumerate(plan) if i and names[0] == rule), 0)
-        if record.changeset or wanted < len(record.stages):
+        own_stage = next((i for i, names in enumerate(plan) if i and names[0] == rule), 0)
+        if record.changeset or own_stage < len(record.stages):
             return RuleOutcome(batch=batch, rule=rule, already=True)
         totals: dict[str, RuleTotal] = {}
-        for stage in range(len(record.stages), wanted + 1):
+        for stage in range(len(record.stages), own_stage + 1):
             totals = _run_stage(runtime, state, batch, stage)
         own_total = totals.get(rule) or RuleTotal(name=rule, rows_in=0, rows_out=0, seconds=0.0)
         seconds = time.monotonic() - started
@@ -248,11 +248,11 @@ class _Stage:
         changeset_manifest = write_changeset_manifest(
             self.store, self.manifest, self.attempt, results, (*before.totals, *spark), letters_before
         )
-        kept = (
+        changeset_path = (
             self.state.batches.merged(self.batch, changeset_manifest.path, under=self.watch.pause_state).changeset
             or changeset_manifest.path
         )
-        forget_attempts(self.store, self.batch, read_changeset(self.store, kept).manifest.dead_letters)
+        forget_attempts(self.store, self.batch, read_changeset(self.store, changeset_path).manifest.dead_letters)
 
     def _record_stage(
         self, results: list[MergeResult], totals: Sequence[RuleTotal], letters: Sequence[Written]

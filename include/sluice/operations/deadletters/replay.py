@@ -85,8 +85,8 @@ def replay(
     ]
     with runtime.state() as state:
         for config in runtime.pipeline.targets:
-            own_letters = [one for one in waiting if config.name in one.waiting and target in {None, config.name}]
-            if not own_letters:
+            own = [letter for letter in waiting if config.name in letter.waiting and target in {None, config.name}]
+            if not own:
                 continue
             with state.consumer(config.name) as lease:
                 loader = runtime.open_target(config.name)
@@ -105,7 +105,7 @@ def replay(
                     held=held_batch,
                     dry_run=dry_run,
                 )
-                outcomes += work.letters(own_letters, by=by)
+                outcomes += work.letters(own, by=by)
         if not dry_run and outcomes:
             counts: dict[str, int] = {}
             for outcome in outcomes:
@@ -120,7 +120,7 @@ def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> li
 
     Raises ConfigError: there is no such letter.
     """
-    letters = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
+    letters = [letter for letter in chosen(runtime, ids) if letter.waiting] if ids else []
     settle(
         runtime.store, [(letter, t, "discarded") for letter in letters for t in letter.waiting], by=by, reason=reason
     )
@@ -165,29 +165,29 @@ class _Replay:
             letters += [outcome for letter, outcome in outcomes if letter not in waiting]
         return letters
 
-    def letter(self, one: DeadLetter) -> ReplayOutcome:
+    def letter(self, letter: DeadLetter) -> ReplayOutcome:
         """Replay one letter. An error of the letter itself becomes its outcome."""
         self.own = None
-        if one.batch > self.held:
-            return ReplayOutcome(one.id, self.target, "failed", f"the target does not hold batch {one.batch} yet")
+        if letter.batch > self.held:
+            return ReplayOutcome(letter.id, self.target, "failed", f"the target does not hold batch {letter.batch} yet")
         try:
-            if one.stage == "skip":
-                self.own = skipped_manifest(self.runtime.store, one)
-                parts = skipped_tables(self.runtime.store, one, Routes.of(self.runtime.pipeline))
+            if letter.stage == "skip":
+                self.own = skipped_manifest(self.runtime.store, letter)
+                parts = skipped_tables(self.runtime.store, letter, Routes.of(self.runtime.pipeline))
             else:
-                row = read_row(self.runtime.store, one)
+                row = read_row(self.runtime.store, letter)
                 own = row.drop_columns([n for n in row.schema.names if n.startswith("_dl_")])
-                parts = iter([(TableId(*one.table.split(".", 1)), own)])
-            written = sum(self._rows(one, table, rows) for table, rows in parts)
+                parts = iter([(TableId(*letter.table.split(".", 1)), own)])
+            written = sum(self._rows(letter, table, rows) for table, rows in parts)
         except Undecidable as error:
-            return ReplayOutcome(one.id, self.target, "unproven", str(error))
+            return ReplayOutcome(letter.id, self.target, "unproven", str(error))
         except SegmentError as error:
-            return ReplayOutcome(one.id, self.target, "failed", str(error))
+            return ReplayOutcome(letter.id, self.target, "failed", str(error))
         except SluiceError as error:
             if error.retryable:
                 raise
-            return ReplayOutcome(one.id, self.target, "failed", str(error))
-        return ReplayOutcome(one.id, self.target, "replayed" if written else "superseded")
+            return ReplayOutcome(letter.id, self.target, "failed", str(error))
+        return ReplayOutcome(letter.id, self.target, "replayed" if written else "superseded")
 
     def _rows(self, letter: DeadLetter, table: TableId, rows: pa.Table) -> int:
         """Replay the rows that nothing newer replaced. Return how many were written, or would be in a dry run."""

@@ -71,13 +71,13 @@ class LaterBatches:
         key = key_columns(rows.schema)
         if not key:
             return pa.array(mask | self._removed(rows, table, later, at_target=at_target))
-        whole, parts = self._keys(key, table, later, at_target=at_target)
-        mask |= self._among(rows, key, whole)
+        whole_keys, parts = self._keys(key, table, later, at_target=at_target)
+        mask |= self._among(rows, key, whole_keys)
         if (self._among(rows, key, parts) & ~mask).any():
             raise _unproven(
                 "a later batch has only some columns of this row, and it cannot be known which of the others still hold"
             )
-        self._refuse_replaced(table, later, left=bool((~mask).any()), at_target=at_target)
+        self._refuse_replaced(table, later, any_undecided=bool((~mask).any()), at_target=at_target)
         return pa.array(mask)
 
     def _manifest(self, batch: int) -> SegmentManifest:
@@ -97,15 +97,15 @@ class LaterBatches:
     def _routes(self) -> Routes:
         return Routes.of(self.runtime.pipeline)
 
-    def _is(self, found: TableId, table: TableId, *, at_target: bool) -> bool:
-        """Return True if the source table ``found`` is ``table`` or is loaded into it; a name without a table stands
-        for its whole schema.
+    def _is(self, source: TableId, table: TableId, *, at_target: bool) -> bool:
+        """Return True if the table ``source`` is ``table`` or is loaded into it; a name without a table stands for its
+        whole schema.
         """
         if not at_target:
-            return found == table or (not found.table and found.schema == table.schema)
-        if found.table:
-            return self._routes.route(found).target == table
-        return self._routes.route(TableId(found.schema, table.table)).target.schema == table.schema
+            return source == table or (not source.table and source.schema == table.schema)
+        if source.table:
+            return self._routes.route(source).target == table
+        return self._routes.route(TableId(source.schema, table.table)).target.schema == table.schema
 
     def _emptied(
         self, rows: pa.Table, table: TableId, own: SegmentManifest, later: Sequence[SegmentManifest], *, at_target: bool
@@ -136,20 +136,20 @@ class LaterBatches:
         for removed in self._removals(table, later, at_target=at_target):
             if set(images) & set(_images(removed, rows.schema)):
                 raise _unproven("the table has no key, and a later batch removed a row with the same values")
-        self._refuse_replaced(table, later, left=True, at_target=at_target)
+        self._refuse_replaced(table, later, any_undecided=True, at_target=at_target)
         return np.zeros(rows.num_rows, np.bool_)
 
     def _removals(self, table: TableId, later: Sequence[SegmentManifest], *, at_target: bool) -> Iterator[pa.Table]:
         if at_target:
-            for found in self._loaded(table, later):
-                yield found.filter(pc.equal(found["_op"], "d"))
+            for rows in self._loaded(table, later):
+                yield rows.filter(pc.equal(rows["_op"], "d"))
             return
         for manifest in later:
             for file in manifest.files:
                 if file.table_id == table:
-                    found = read_file(self.runtime.store, file)
-                    yield found.filter(pc.is_in(found["_op"], value_set=pa.array(["d", "k"])))
-                    before = found.filter(pc.equal(found["_op"], "u"))["_before"].combine_chunks()
+                    rows = read_file(self.runtime.store, file)
+                    yield rows.filter(pc.is_in(rows["_op"], value_set=pa.array(["d", "k"])))
+                    before = rows.filter(pc.equal(rows["_op"], "u"))["_before"].combine_chunks()
                     yield pa.table(
                         [before.field(i) for i in range(before.type.num_fields)], schema=pa.schema(list(before.type))
                     )
@@ -160,16 +160,16 @@ class LaterBatches:
         """Return the keys that later batches changed: (those whose rows came whole or were deleted, those of which only
         some columns came).
         """
-        whole: set[Key] = set()
+        whole_keys: set[Key] = set()
         parts: set[Key] = set()
-        for found in self._loaded(table, later) if at_target else self._changed(key, table, later):
-            some = np.zeros(found.num_rows, np.bool_)
-            if "_present" in found.schema.names:
-                gone = pc.is_in(found["_op"], value_set=pa.array(["d", "k"]))
-                some = pc.and_(pc.is_valid(found["_present"]), pc.invert(gone)).to_numpy(zero_copy_only=False)
-            whole |= set(_values(found.filter(pa.array(~some)), key))
-            parts |= set(_values(found.filter(pa.array(some)), key))
-        return whole, parts - whole
+        for rows in self._loaded(table, later) if at_target else self._changed(key, table, later):
+            some = np.zeros(rows.num_rows, np.bool_)
+            if "_present" in rows.schema.names:
+                is_removed = pc.is_in(rows["_op"], value_set=pa.array(["d", "k"]))
+                some = pc.and_(pc.is_valid(rows["_present"]), pc.invert(is_removed)).to_numpy(zero_copy_only=False)
+            whole_keys |= set(_values(rows.filter(pa.array(~some)), key))
+            parts |= set(_values(rows.filter(pa.array(some)), key))
+        return whole_keys, parts - whole_keys
 
     def _changed(self, key: Sequence[str], table: TableId, later: Sequence[SegmentManifest]) -> Iterator[pa.Table]:
         """Yield the rows of the segments, with the old keys of rows whose key changed if those have no rows of their
@@ -179,10 +179,10 @@ class LaterBatches:
             for file in manifest.files:
                 if file.table_id != table:
                     continue
-                found = read_file(self.runtime.store, file)
-                yield found
+                rows = read_file(self.runtime.store, file)
+                yield rows
                 if not file.primary_key:  # the mapping names the key: an abandoned key has no row
-                    before = found["_before"].combine_chunks()
+                    before = rows["_before"].combine_chunks()
                     before = before.filter(pc.is_valid(before))
                     yield pa.table({name: member(before, name) for name in key})
 
@@ -198,9 +198,9 @@ class LaterBatches:
                         yield from (read_changeset_file(store, file) for file in entry.files)
 
     def _refuse_replaced(
-        self, table: TableId, later: Sequence[SegmentManifest], *, left: bool, at_target: bool
+        self, table: TableId, later: Sequence[SegmentManifest], *, any_undecided: bool, at_target: bool
     ) -> None:
-        for manifest in later if left else ():
+        for manifest in later if any_undecided else ():
             for record in manifest.replaces:
                 if self._is(record.table_id, table, at_target=at_target):
                     raise _unproven(
@@ -216,25 +216,25 @@ class LaterBatches:
             return mask
         fields = [rows.schema.field(name) for name in key]
         alike: dict[Key, list[Key]] = {}
-        for one in later:
-            alike.setdefault(tuple(v for i, v in enumerate(one) if i not in texts), []).append(one)
+        for later_key in later:
+            alike.setdefault(tuple(v for i, v in enumerate(later_key) if i not in texts), []).append(later_key)
         open_ = [
             (n, value, alike.get(tuple(v for i, v in enumerate(value) if i not in texts), []))
             for n, value in enumerate(own_values)
         ]
-        asked = [(n, one, those) for n, one, those in open_ if those and not mask[n]]
-        for number, answer in self._ask(fields, asked):
+        questions = [(n, own_key, candidates) for n, own_key, candidates in open_ if candidates and not mask[n]]
+        for number, answer in self._ask(fields, questions):
             mask[number] |= answer
         return mask
 
     def _ask(
-        self, fields: Sequence[pa.Field], asked: Sequence[tuple[int, Key, Sequence[Key]]]
+        self, fields: Sequence[pa.Field], questions: Sequence[tuple[int, Key, Sequence[Key]]]
     ) -> Iterator[tuple[int, bool]]:
-        if not asked:
+        if not questions:
             return
         try:
             with self.runtime.source.open() as source:
-                yield from source.same_keys(fields, asked)
+                yield from source.same_keys(fields, questions)
         except SluiceError as error:
             raise _unproven(
                 f"the source could not be asked whether two keys are one to it ({error.message})"

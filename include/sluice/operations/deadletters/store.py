@@ -136,12 +136,12 @@ def letters(runtime: Runtime, *, everything: bool = False) -> list[DeadLetter]:
     return [letter for letter in ordered if everything or letter.waiting]
 
 
-def letter(runtime: Runtime, wanted: str) -> DeadLetter:
-    """Return the dead letter whose id is or begins with ``wanted``.
+def letter(runtime: Runtime, prefix: str) -> DeadLetter:
+    """Return the dead letter whose id is or begins with ``prefix``.
 
     Raises ConfigError if there is none or more than one.
     """
-    return _named(runtime.name, wanted, letters(runtime, everything=True))
+    return _named(runtime.name, prefix, letters(runtime, everything=True))
 
 
 def chosen(runtime: Runtime, ids: Sequence[str]) -> list[DeadLetter]:
@@ -152,26 +152,26 @@ def chosen(runtime: Runtime, ids: Sequence[str]) -> list[DeadLetter]:
     if not ids:
         return letters(runtime)
     every = letters(runtime, everything=True)
-    named = [_named(runtime.name, wanted, every) for wanted in ids]
-    return [one for one in every if any(one is other for other in named)]
+    named = [_named(runtime.name, prefix, every) for prefix in ids]
+    return [letter for letter in every if any(letter is named_letter for named_letter in named)]
 
 
-def _named(name: str, wanted: str, every: Sequence[DeadLetter]) -> DeadLetter:
-    letters = [one for one in every if one.id.startswith(wanted)]
+def _named(name: str, prefix: str, every: Sequence[DeadLetter]) -> DeadLetter:
+    letters = [letter for letter in every if letter.id.startswith(prefix)]
     if len(letters) != 1:
         raise ConfigError(
-            f"there is no dead letter {wanted!r}"
+            f"there is no dead letter {prefix!r}"
             if not letters
-            else f"{len(letters)} dead letters begin with {wanted!r}",
+            else f"{len(letters)} dead letters begin with {prefix!r}",
             hint=f"`sluice dead-letters list {name} --all` lists them",
         )
     return letters[0]
 
 
-def contents(runtime: Runtime, one: DeadLetter) -> dict[str, Any]:
+def contents(runtime: Runtime, letter: DeadLetter) -> dict[str, Any]:
     """Return the row of a letter as it is and as it was (``before``), values by column; masked values are hidden."""
-    table = read_row(runtime.store, one)
-    hidden = _hidden(table, one.table, Masking(runtime.pipeline.masked))
+    table = read_row(runtime.store, letter)
+    hidden = _hidden(table, letter.table, Masking(runtime.pipeline.masked))
     struct = table["_before"].combine_chunks()
     before = None
     if struct.is_valid()[0].as_py():
@@ -180,14 +180,14 @@ def contents(runtime: Runtime, one: DeadLetter) -> dict[str, Any]:
     return {"row": {true_name(f): _shown(table[f.name], 0, true_name(f) in hidden) for f in users}, "before": before}
 
 
-def read_row(store: SegmentStore, one: DeadLetter) -> pa.Table:
+def read_row(store: SegmentStore, letter: DeadLetter) -> pa.Table:
     """Return the stored row of a letter as a table with one row."""
-    return _read(store, one.path)[0].slice(one.number, 1)
+    return _read(store, letter.path)[0].slice(letter.number, 1)
 
 
-def skipped_manifest(store: SegmentStore, one: DeadLetter) -> SegmentManifest:
+def skipped_manifest(store: SegmentStore, letter: DeadLetter) -> SegmentManifest:
     """Return the manifest of a skipped batch as it was when the batch was skipped."""
-    return _manifest(store, one.path)
+    return _manifest(store, letter.path)
 
 
 def _manifest(store: SegmentStore, path: str) -> SegmentManifest:
@@ -195,14 +195,14 @@ def _manifest(store: SegmentStore, path: str) -> SegmentManifest:
     return SegmentManifest.from_json(json.dumps(note["manifest"]).encode(), where=path)
 
 
-def skipped_tables(store: SegmentStore, one: DeadLetter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
+def skipped_tables(store: SegmentStore, letter: DeadLetter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
     """Yield the merged rows of a skipped batch by table, large tables in pieces; ``routes`` know the keys of tables
     without a primary key.
 
     Raises SegmentError, before the first rows, if a file is damaged.
     """
-    folder = one.path.rsplit("/", 1)[0]
-    manifest = skipped_manifest(store, one)
+    folder = letter.path.rsplit("/", 1)[0]
+    manifest = skipped_manifest(store, letter)
     moved = [f.model_copy(update={"path": f"{folder}/{copy_of(f)}"}) for f in manifest.files]
     for file in moved:
         verify_file(store, file)
@@ -217,7 +217,8 @@ def copy_of(file: SegmentFile) -> str:
 def settle(store: SegmentStore, outcomes: Iterable[tuple[DeadLetter, str, str]], *, by: str, reason: str = "") -> None:
     """Record what became of letters: (letter, target, replayed | superseded | discarded)."""
     entries = [
-        {"id": one.id, "stage": one.stage, "target": target, "outcome": outcome} for one, target, outcome in outcomes
+        {"id": letter.id, "stage": letter.stage, "target": target, "outcome": outcome}
+        for letter, target, outcome in outcomes
     ]
     if entries:
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -232,9 +233,9 @@ def prune_letters(runtime: Runtime, *, older_than_s: float, dry_run: bool = Fals
     Returns their number.
     """
     every = letters(runtime, everything=True)
-    waiting = {one.path for one in every if one.waiting}
+    waiting = {letter.path for letter in every if letter.waiting}
     limit = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - older_than_s))
-    paths = sorted({one.path for one in every if one.path not in waiting and one.at < limit})
+    paths = sorted({letter.path for letter in every if letter.path not in waiting and letter.at < limit})
     if not dry_run:
         for path in paths:
             for file in _skipped_files(runtime.store, path) if path.endswith("/skipped.json") else ():
@@ -348,11 +349,11 @@ def _read_skipped(store: SegmentStore, path: str, settled: dict[tuple[str, str],
     note = json.loads(store.read_bytes(path))
     manifest = note["manifest"]
     batch, target = note["batch"], note["target"]
-    one = letter_id(store.pipeline, target, batch, TableId("", ""), 0, "skip")
+    own_id = letter_id(store.pipeline, target, batch, TableId("", ""), 0, "skip")
     tables = sorted({f"{f['schema']}.{f['table']}" for f in manifest["files"]})
     last = manifest["last"]
     return DeadLetter(
-        id=one,
+        id=own_id,
         stage="skip",
         by=note["by"],
         targets=(target,),
@@ -371,7 +372,7 @@ def _read_skipped(store: SegmentStore, path: str, settled: dict[tuple[str, str],
         path=path,
         number=0,
         rows=manifest["changes"],
-        settled=settled.get(("skip", one), {}),
+        settled=settled.get(("skip", own_id), {}),
     )
 
 

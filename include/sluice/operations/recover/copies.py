@@ -32,9 +32,9 @@ def rows_of(
     pipeline: PipelineConfig, source: SourceSession, tables: Iterable[TableId] | None = None
 ) -> dict[TableId, int]:
     """Return the captured tables that the source has (or those of ``tables``), with its estimate of their rows."""
-    there = captured_tables(pipeline, source)
+    captured = captured_tables(pipeline, source)
     wanted_tables = None if tables is None else set(tables)
-    return {table: rows for table, rows in there.items() if wanted_tables is None or table in wanted_tables}
+    return {table: rows for table, rows in captured.items() if wanted_tables is None or table in wanted_tables}
 
 
 def cost_of(tables: dict[TableId, int]) -> str:
@@ -72,8 +72,8 @@ def replacement(
     routes, dialect, keyless = Routes.of(runtime.pipeline), source.identity.dialect, source.keyless()
     captured = captured_tables(runtime.pipeline, source)
     reasons = why_not(runtime.pipeline, runtime.rules_path, wanted_tables, captured, keyless)
-    there = source.tables(chosen.__contains__)
-    steps, left, after = [], [], []
+    source_tables = source.tables(chosen.__contains__)
+    steps, notes, after = [], [], []
     for name in [*targets] or [target.name for target in runtime.pipeline.targets]:
         if runtime.pipeline.target(name).changes == "all":
             continue
@@ -85,10 +85,10 @@ def replacement(
         except SluiceError as error:
             steps.append(f"which rows {name} keeps that the source does not have is not known: {error.message}")
             continue
-        lacked = cache(partial(_lacked, target, there, routes, dialect))
-        for one in there:
-            table, route, key = one.id, routes.route(one.id), () if one.id in keyless else one.schema.primary_key
-            plan = key_plan(table, one.schema.arrow_schema, key, route, dialect)
+        lacked = cache(partial(_lacked, target, source_tables, routes, dialect))
+        for each in source_tables:
+            table, route, key = each.id, routes.route(each.id), () if each.id in keyless else each.schema.primary_key
+            plan = key_plan(table, each.schema.arrow_schema, key, route, dialect)
             kept_reason = reasons.get(table, "") or kept_on_purpose(runtime.pipeline, name, others, route.target)
             reason = kept_reason or refuses(target, plan, listed=False)
             if reason and route.target not in lacked():
@@ -100,10 +100,10 @@ def replacement(
         named = ", ".join(map(str, stay[:_NAMED])) + (f" and {len(stay) - _NAMED} more" if len(stay) > _NAMED else "")
         command = f"sluice verify run {runtime.name} --target {name}" + (" --repair" if repairable else "")
         does = "removes them" if repairable else "lists them"
-        left.append(f"rows of {named} at {name} that the source does not have stay ({why}) until `{command}` {does}")
+        notes.append(f"rows of {named} at {name} that the source does not have stay ({why}) until `{command}` {does}")
         after.append(command)
-        steps.append(left[-1])
-    return Replacement(tuple(steps), "; ".join(left), " && ".join(after))
+        steps.append(notes[-1])
+    return Replacement(tuple(steps), "; ".join(notes), " && ".join(after))
 
 
 def _lacked(target: Target, tables: Iterable[SourceTable], routes: Routes, dialect: Dialect) -> Collection[TableId]:

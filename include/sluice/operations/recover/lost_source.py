@@ -40,8 +40,8 @@ def look_at_source(
         with read.open() as source:
             return _lost(runtime, state, source, position, lost)
     except SluiceError as error:
-        other = f"`sluice failover {runtime.name}` reads another server" if runtime.pipeline.source.connections else ""
-        return [StoreFinding(SUBJECT, "warning", "; ".join(filter(None, (error.message, error.hint, other))))], [], []
+        hint = f"`sluice failover {runtime.name}` reads another server" if runtime.pipeline.source.connections else ""
+        return [StoreFinding(SUBJECT, "warning", "; ".join(filter(None, (error.message, error.hint, hint))))], [], []
 
 
 def _looked(
@@ -53,8 +53,8 @@ def _looked(
         return [StoreFinding(SUBJECT, "ok", f"the log ends at {head}; {runtime.source.where}")], [], []
     follow = source.lag_bytes(position)
     source.confirm(position)
-    found = f"the log can be read on from {position}; {follow or 0:,} bytes follow; {runtime.source.where}"
-    return [StoreFinding(SUBJECT, "ok", found)], [], []
+    sentence = f"the log can be read on from {position}; {follow or 0:,} bytes follow; {runtime.source.where}"
+    return [StoreFinding(SUBJECT, "ok", sentence)], [], []
 
 
 def _lost(
@@ -80,8 +80,8 @@ def _lost(
     )
     if isinstance(lost, LogPurged):
         return [finding], [copied], []
-    if (found := _elsewhere(runtime, state, position)) is not None:
-        return [finding], [found], []
+    if (measure := _elsewhere(runtime, state, position)) is not None:
+        return [finding], [measure], []
     verify = f"sluice verify {runtime.name} --repair"
     verified = Measure(
         SUBJECT,

@@ -90,22 +90,22 @@ def _written_last(runtime: Runtime, state: PipelineState, target: str) -> tuple[
 
     Raises TargetUnavailable: none answers.
     """
-    found: list[tuple[str, Checkpoint | None]] = []
+    pairs: list[tuple[str, Checkpoint | None]] = []
     errors: list[SluiceError] = []
     for name in runtime.pipeline.target(target).servers:
         try:
-            found.append((name, checkpoints_of(runtime.open_target(target, name), state).read()))
+            pairs.append((name, checkpoints_of(runtime.open_target(target, name), state).read()))
         except TargetUnavailable as error:
             errors.append(error)
-    if not found:
+    if not pairs:
         raise errors[0]
-    return max(found, key=lambda one: (one[1].epoch, one[1].batch) if one[1] is not None else (-1, -1))
+    return max(pairs, key=lambda pair: (pair[1].epoch, pair[1].batch) if pair[1] is not None else (-1, -1))
 
 
-def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored: list[int]) -> str:
+def is_lost(state: PipelineState, checkpoints: Mapping[str, Checkpoint | None], stored: list[int]) -> str:
     """Return why ZooKeeper's state cannot be right, "" if it can."""
     cursor = state.cursor()
-    known_checkpoints = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
+    known_checkpoints = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint is not None}
     if cursor is None:
         return (
             "the store of positions has no state of this pipeline"
@@ -140,12 +140,12 @@ def look_at_zookeeper(
     held_checkpoints = {name: checkpoint for name, (_, checkpoint) in holders.items()}
     why = is_lost(state, held_checkpoints, stored)
     if not why:
-        found = (
+        sentence = (
             f"captured to {cursor.position}, next batch {cursor.next_batch}"
             if cursor
             else "nothing is captured yet, and no target holds anything"
         )
-        return [StoreFinding(SUBJECT, "ok", f"{found}; {state.home}")], [], [], None
+        return [StoreFinding(SUBJECT, "ok", f"{sentence}; {state.home}")], [], [], None
     finding = StoreFinding(SUBJECT, "loss", f"{why}; {state.home}")
     if cursor is not None:  # it is older than what the targets hold, and may name another server
         holders = _holders(runtime, state, search=True)
@@ -226,13 +226,13 @@ def _unknown(name: str, *, edited: bool) -> Question:
 
 
 def rebuilt(
-    runtime: Runtime, state: PipelineState, held: Mapping[str, Checkpoint | None], silent: Mapping[str, str]
+    runtime: Runtime, state: PipelineState, checkpoints: Mapping[str, Checkpoint | None], silent: Mapping[str, str]
 ) -> RebuiltState:
     """Return the state that targets and manifests describe. Raises ConfigError if they describe none."""
     store = runtime.store
     files = store.list_files("")
-    epochs = [int(found) for path in files for found in _EPOCH.findall(path)]
-    known_checkpoints = {name: checkpoint for name, checkpoint in held.items() if checkpoint is not None}
+    epochs = [int(epoch) for path in files for epoch in _EPOCH.findall(path)]
+    known_checkpoints = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint is not None}
     manifests = _manifests(store, files)
     ends = {name: _end_of(checkpoint, manifests) for name, checkpoint in known_checkpoints.items()}
     lowest = _lowest(
@@ -317,22 +317,22 @@ def _follows(manifest: SegmentManifest, before: list[SegmentManifest]) -> bool:
 def _lowest(
     name: str,
     state: PipelineState,
-    held: list[int],
+    held_batches: list[int],
     manifests: Mapping[int, SegmentManifest],
     silent: Mapping[str, str],
 ) -> int:
     """Return the batch after which the state begins: the lowest one a target holds, or as far back as is stored if a
     target gets all again.
     """
-    if not held and not manifests:
+    if not held_batches and not manifests:
         raise ConfigError(
             f"no target says what it holds of {name}, and no manifest is stored: there is nothing to rebuild "
             "the state from",
             where=state.home,
             hint=f"`sluice run {name}` begins at source.start; with `start: dump` it copies the tables",
         )
-    lowest = min(held) if held else max(manifests)
-    if not held or REDELIVER in silent.values():
+    lowest = min(held_batches) if held_batches else max(manifests)
+    if not held_batches or REDELIVER in silent.values():
         while lowest in manifests:
             lowest -= 1
     return lowest

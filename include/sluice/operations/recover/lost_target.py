@@ -31,8 +31,8 @@ def look_at_target(
         return _disagreeing(runtime, state, target, error, by)
     except SluiceError as error:
         return [StoreFinding(target, "warning", error.message)], [], []
-    said = f"holds batch {checkpoint.batch}, up to {checkpoint.position}" if checkpoint else "holds nothing yet"
-    return [StoreFinding(target, "ok", f"{said}; {check.checkpoints.place}")], [], []
+    sentence = f"holds batch {checkpoint.batch}, up to {checkpoint.position}" if checkpoint else "holds nothing yet"
+    return [StoreFinding(target, "ok", f"{sentence}; {check.checkpoints.place}")], [], []
 
 
 def _disagreeing(
@@ -84,7 +84,7 @@ def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
     check = CheckpointCheck(runtime, state, target)
     checkpoint = check.checkpoints.read()
     held_batch = checkpoint.batch if checkpoint else process.began
-    found = []
+    batches = []
     for number in range(held_batch + 1, process.batch + 1):
         try:
             batch = known_again(runtime.state, runtime.store, target, number)
@@ -92,8 +92,8 @@ def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
             return []
         if not batch.dropped and lost_segment(runtime.store, batch):
             return []
-        found.append(batch)
-    return found
+        batches.append(batch)
+    return batches
 
 
 def _redelivered(runtime: Runtime, target: str, batches: list[Batch], by: str) -> Measure:
@@ -135,7 +135,7 @@ def _copy(runtime: Runtime, state: PipelineState, target: str, by: str) -> None:
 
     Until the sides agree nothing is loaded, so that a crash repeats it all.
     """
-    copies = [found for found in planned_copies(runtime)[0] if found.target == target]
+    copies = [planned_copy for planned_copy in planned_copies(runtime)[0] if planned_copy.target == target]
     statements = [r.statement for copy in copies for r in copy.remarks if r.severity == "error" and r.statement]
     apply_missing(runtime, [(target, statement) for statement in dict.fromkeys(statements)])
     cursor = state.cursor()

@@ -70,15 +70,15 @@ def look(runtime: Runtime, state: PipelineState, answers: Mapping[str, str], *, 
     """
     findings, measures, questions, rebuilt = look_at_zookeeper(runtime, state, answers)
     cursor = _cursor(state, rebuilt)
-    for found in (
+    for answer in (
         look_at_source(
             runtime, state, cursor.position if cursor and not questions else None, rebuilt.member if rebuilt else ""
         ),
         _segments(runtime, state, cursor, rebuilt) if not questions else ([], [], []),
     ):
-        findings += found[0]
-        measures += found[1]
-        questions += found[2]
+        findings += answer[0]
+        measures += answer[1]
+        questions += answer[2]
     for target in runtime.pipeline.targets:
         if rebuilt is not None or (questions and cursor is None):
             continue  # the targets define where ZooKeeper's state starts, and match it afterwards

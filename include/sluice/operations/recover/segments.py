@@ -35,10 +35,10 @@ def look_at_segments(
         for record, lost in damaged
     ]
     if not damaged:
-        whole = (
+        sentence = (
             f"all files of the {len(records)} batches that a target still needs" if records else "no batch is needed"
         )
-        findings.append(StoreFinding(SUBJECT, "ok", f"{whole}{' are whole' if records else ''}; {store.uri}"))
+        findings.append(StoreFinding(SUBJECT, "ok", f"{sentence}{' are whole' if records else ''}; {store.uri}"))
     measures = []
     if cursor.schema and not _readable(runtime.source, runtime.store, cursor.schema):
         findings.append(StoreFinding(SUBJECT, "loss", f"the schema history: {cursor.schema} is damaged or gone"))
@@ -160,8 +160,8 @@ def _copied(runtime: Runtime, state: PipelineState, purged: Sequence[tuple[Batch
         f"batch {record.number} ({record.changes} changes) is abandoned: no target that lacks it gets it"
         for record in records
     ]
-    known = "every captured table, as no manifest says which it had" if tables is None else "the tables it had"
-    steps += [f"{known}: copied anew", *removal.steps]
+    copied_tables = "every captured table, as no manifest says which it had" if tables is None else "the tables it had"
+    steps += [f"{copied_tables}: copied anew", *removal.steps]
     steps.append(
         "definitions that they changed are not changed at the targets: `sluice check` names what lacks, `--apply` "
         "makes it"

@@ -39,9 +39,9 @@ def run_rule(
     Raises:
         ConfigError, RuleError: what the rule raised, with file and line.
     """
-    found = find_rule(str(rule), Path(rule).parent, kind=type)
+    loaded_rule = find_rule(str(rule), Path(rule).parent, kind=type)
     rows: list[dict[str, Any]] = []
-    for tried in try_rule(found, changes_of([change], table=table, key=key, columns=columns)):
+    for tried in try_rule(loaded_rule, changes_of([change], table=table, key=key, columns=columns)):
         if tried.error is not None:
             raise tried.error
         rows += [out.row for out in tried.out if out.op != "delete"]

@@ -117,12 +117,12 @@ def find_rule(name: str, folder: Path, *, kind: str | None = None) -> RuleSet:
         if rule.name == name or (path.suffix and Path(rule.path).resolve() == path.resolve()):
             return RuleSet((rule,))
     if not path.suffix:
-        known = ", ".join(rule.name for rule in rules) or "none"
+        rule_names = ", ".join(rule.name for rule in rules) or "none"
         raise ConfigError(
-            f"there is no rule {name!r}", where=str(engine), hint=f"known: {known}; or give the path of a file"
+            f"there is no rule {name!r}", where=str(engine), hint=f"known: {rule_names}; or give the path of a file"
         )
     text = read_text(path, name)
-    known_kinds = [one.value for one in RuleKind]
+    known_kinds = [rule_kind.value for rule_kind in RuleKind]
     if kind and kind not in known_kinds:
         raise ConfigError(
             f"there is no kind of rule {kind!r}{meant(kind, known_kinds)}",
@@ -149,15 +149,15 @@ def try_engine(engine: Path) -> dict[str, list[Tried] | None]:
         ConfigError, RuleError: with file and line.
     """
     rules = RuleSet.load(engine, drafts=True)
-    found: dict[str, list[Tried] | None] = {}
+    results: dict[str, list[Tried] | None] = {}
     for rule in rules:
         path = changes_file(engine.parent, rule.name)
-        found[rule.name] = list(try_rule(RuleSet((rule,)), handwritten(path))) if path.exists() else None
+        results[rule.name] = list(try_rule(RuleSet((rule,)), handwritten(path))) if path.exists() else None
     together = changes_file(engine.parent, ALL)
     if together.exists():
         enabled = RuleSet(tuple(rule for rule in rules if rule.config.enabled and rule.kind is not RuleKind.SPARK))
-        found[ALL] = list(try_rule(enabled, handwritten(together)))
-    return found
+        results[ALL] = list(try_rule(enabled, handwritten(together)))
+    return results
 
 
 def try_rule(
@@ -200,7 +200,7 @@ def try_rule(
                 RowOut(
                     str(table),
                     _WORDS[rows["_op"][i].as_py()],
-                    _row(rows.slice(i, 1), hide if table == sample.table else frozenset(), made=bool(hide)),
+                    _row(rows.slice(i, 1), hide if table == sample.table else frozenset(), hide_unsourced=bool(hide)),
                 )
                 for table, rows in tables.items()
                 for i in range(rows.num_rows)
@@ -261,9 +261,9 @@ def changes_of(
     changes: Sequence[Mapping[str, Any]], *, table: str, key: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> list[Sample]:
     """Make changes of values, in the form of :func:`handwritten`: for tests. Raises ConfigError."""
-    made = [_change(dict(change), f"change {number}") for number, change in enumerate(changes, 1)]
-    rows = _merged_rows(made, columns or {}, key, "changes")
-    expected = {number: one.expected for number, one in enumerate(made) if one.expected is not None}
+    parsed_changes = [_change(dict(change), f"change {number}") for number, change in enumerate(changes, 1)]
+    rows = _merged_rows(parsed_changes, columns or {}, key, "changes")
+    expected = {number: change.expected for number, change in enumerate(parsed_changes) if change.expected is not None}
     return [Sample(TableId(*table.split(".", 1)), rows, expected)]
 
 
@@ -300,7 +300,7 @@ def _sample(document: Any, marked: Any, where: str) -> Sample:
             where=f"{where}:{marked.lc.data[unknown[0]][0] + 1}",
         )
     lines = marked["changes"].lc.data
-    changes = [_change(one, f"{where}:{lines[number][0] + 1}") for number, one in enumerate(document["changes"])]
+    changes = [_change(entry, f"{where}:{lines[number][0] + 1}") for number, entry in enumerate(document["changes"])]
     rows = _merged_rows(changes, document.get("columns") or {}, document.get("key") or [], where)
     expected = {number: change.expected for number, change in enumerate(changes) if change.expected is not None}
     return Sample(TableId(*str(document["table"]).split(".", 1)), rows, expected)
@@ -321,8 +321,8 @@ def _change(change: Any, where: str) -> _Change:
     old = {**row, **before} if before is not None else row if verb == "delete" else None
     if "expect" not in change:
         return _Change(_OPS[verb], row, old, None, origin)
-    wanted = change["expect"]
-    expected = [] if wanted is None else wanted if isinstance(wanted, list) else [wanted]
+    expect = change["expect"]
+    expected = [] if expect is None else expect if isinstance(expect, list) else [expect]
     return _Change(_OPS[verb], row, old, expected, origin)
 
 
@@ -334,14 +334,14 @@ def _merged_rows(changes: Sequence[_Change], declared: Mapping[str, str], key: S
     for name in dict.fromkeys(name for row in every for name in row):
         values, old_values = [c.row.get(name) for c in changes], [(before or {}).get(name) for before in befores]
         try:
-            made, array, old = _column(name, values, old_values, declared.get(name), key)
+            field, array, old = _column(name, values, old_values, declared.get(name), key)
         except ValueError as error:
             raise ConfigError(
                 f"column {name!r}: {error}",
                 where=f"{where}:1",
                 hint="give its type: columns: {" + name + ': "decimal(10,2)"}',
             ) from error
-        fields.append(made)
+        fields.append(field)
         arrays.append(array)
         olds.append(old)
     struct = pa.StructArray.from_arrays(olds, fields=fields, mask=pa.array([before is None for before in befores]))
@@ -364,21 +364,21 @@ def _column(
     if declared:
         more["type"] = declared
     kind = arrow_type(declared) if declared else inferred(values + befores).type
-    made = described(made_field(name, kind), **more)
-    return made, from_python(values, made), from_python(befores, made)
+    field = described(made_field(name, kind), **more)
+    return field, from_python(values, field), from_python(befores, field)
 
 
-def _row(rows: pa.Table, hide: frozenset[str], *, made: bool = False) -> dict[str, Any]:
+def _row(rows: pa.Table, hide: frozenset[str], *, hide_unsourced: bool = False) -> dict[str, Any]:
     """Return a merged row for display, masked values hidden.
 
-    ``made``: also hides columns that no source has, as they may hold a masked column's value.
+    ``hide_unsourced``: also hides columns that no source has, as they may hold a masked column's value.
     """
     row = {}
     for column in rows.schema:
         if column.name in META_COLUMNS:
             continue
         name = true_name(column)
-        secret = name in hide or (made and not declared_type(column) and not is_key(column))
+        secret = name in hide or (hide_unsourced and not declared_type(column) and not is_key(column))
         value = to_python(rows[column.name])[0]
         row[name] = SHOWN if secret and value is not None else value
     return row
@@ -388,11 +388,11 @@ def _before(item: pa.Table, hide: frozenset[str]) -> dict[str, Any] | None:
     struct = item["_before"].combine_chunks()
     if not struct.is_valid()[0].as_py():
         return None
-    found = {}
+    values = {}
     for index, column in enumerate(struct.type):
         value, name = to_python(struct.field(index))[0], true_name(column)
-        found[name] = SHOWN if name in hide and value is not None else value
-    return found
+        values[name] = SHOWN if name in hide and value is not None else value
+    return values
 
 
 def _same(got: Any, want: Any) -> bool:

@@ -147,7 +147,7 @@ def read_digests(runtime: Runtime, *, tables: Sequence[str] = (), targets: Seque
     keeping = {config.name: store for config, _, store in _keeping(runtime, targets)}
     for config in [runtime.pipeline.target(name) for name in targets] or runtime.pipeline.targets:
         if config.name in keeping:
-            digests += _kept(runtime, config, keeping[config.name], names, whole=not tables)
+            digests += _kept(runtime, config, keeping[config.name], names, all_kept=not tables)
             continue
         why = target_refuses(config, runtime.open_target(config.name)) or "it keeps no digests"
         digests += [TableDigest(table=name, target=config.name, state=UNKNOWN, why=why) for name in names]
@@ -173,23 +173,23 @@ def _keeping(runtime: Runtime, names: Sequence[str]) -> Iterator[tuple[TargetCon
 
 
 def _kept(
-    runtime: Runtime, config: TargetConfig, store: DigestStore, tables: Sequence[str], *, whole: bool
+    runtime: Runtime, config: TargetConfig, store: DigestStore, tables: Sequence[str], *, all_kept: bool
 ) -> list[TableDigest]:
     kept_digests, sweep_it = store.read(), f"`sluice verify sweep {runtime.name}` reads it"
     known_tables = {table.table: table for table in kept_digests.tables} if kept_digests else {}
-    found = []
-    for name in dict.fromkeys([*tables, *(known_tables if whole else ())]):
+    digests = []
+    for name in dict.fromkeys([*tables, *(known_tables if all_kept else ())]):
         digest = known_tables.get(name)
         if kept_digests is None or digest is None:
             why = f"no digest is kept of it: {sweep_it}, or says why none can be kept"
-            found.append(TableDigest(table=name, target=config.name, state=UNKNOWN, why=why))
+            digests.append(TableDigest(table=name, target=config.name, state=UNKNOWN, why=why))
             continue
-        found.append(_told(digest, config.name, kept_digests, sweep_it))
-    return found
+        digests.append(_told(digest, config.name, kept_digests, sweep_it))
+    return digests
 
 
-def _told(digest: KeptDigest, target: str, kept: KeptDigests, sweep_it: str) -> TableDigest:
-    why, state = f"{kept.why}; {sweep_it}" if kept.why else "", UNKNOWN
+def _told(digest: KeptDigest, target: str, kept_digests: KeptDigests, sweep_it: str) -> TableDigest:
+    why, state = f"{kept_digests.why}; {sweep_it}" if kept_digests.why else "", UNKNOWN
     if not why and digest.source.why:
         why = f"the digest of the source is not known: {digest.source.why}; {sweep_it}"
     if not why and digest.target.why:
@@ -208,10 +208,10 @@ def _told(digest: KeptDigest, target: str, kept: KeptDigests, sweep_it: str) -> 
         target=target,
         state=state,
         why=why,
-        batch=kept.batch,
-        position=kept.position,
-        source=None if digest.source.why or kept.why else digest.source.digest,
-        at_target=None if digest.target.why or kept.why else digest.target.digest,
+        batch=kept_digests.batch,
+        position=kept_digests.position,
+        source=None if digest.source.why or kept_digests.why else digest.source.digest,
+        at_target=None if digest.target.why or kept_digests.why else digest.target.digest,
         read_ms=digest.read_ms,
     )
 
@@ -237,7 +237,7 @@ class SweepSpec:
     patience_s: float = 120.0
 
 
-def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None) -> DigestReport:
+def sweep(runtime: Runtime, spec: SweepSpec, on_progress: Told = lambda progress: None) -> DigestReport:
     """Read tables of the targets, compare them with what is kept, and keep what was read.
 
     Raises ConfigError, OutOfOrder, Paused, RetryableError.
@@ -249,8 +249,8 @@ def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None
         cursor = require_cursor(runtime, state)
         source = stack.enter_context(runtime.source.open())
         captured = captured_tables(runtime.pipeline, source)
-        names = named_tables(captured, asked.tables)
-        for config, target, store in _keeping(runtime, asked.targets):
+        names = named_tables(captured, spec.tables)
+        for config, target, store in _keeping(runtime, spec.targets):
             side = _Side(
                 runtime=runtime,
                 state=state,
@@ -258,13 +258,13 @@ def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None
                 config=config,
                 target=target,
                 store=store,
-                asked=asked,
+                asked=spec,
                 marking=source.choose_marking(),
                 captured=captured,
                 log_epoch=cursor.position.log_epoch,
                 stretch=cursor.stretch,
                 made=ExpectedRows(runtime, source.identity.dialect),
-                told=told,
+                told=on_progress,
             )
             digests += side.sweep(names)
     return DigestReport(pipeline=runtime.name, tables=tuple(digests), ms=(time.perf_counter() - began) * 1000)
@@ -272,7 +272,7 @@ def sweep(runtime: Runtime, asked: SweepSpec, told: Told = lambda progress: None
 
 def not_covered(runtime: Runtime) -> list[tuple[str, TableId, str]]:
     """Return (target, table, why) of each captured table of which no digest can be kept. Raises SluiceError."""
-    found: list[tuple[str, TableId, str]] = []
+    uncovered: list[tuple[str, TableId, str]] = []
     with runtime.source.open() as source:
         captured, marking = captured_tables(runtime.pipeline, source), source.choose_marking()
         expected = ExpectedRows(runtime, source.identity.dialect)
@@ -283,15 +283,15 @@ def not_covered(runtime: Runtime) -> list[tuple[str, TableId, str]]:
                 for config, target in opened:
                     if not target_refuses(config, target):
                         why, _, _ = covered(runtime, target, captured, expected, reader, schema)
-                        found += [(config.name, table, why)] if why else []
-    return found
+                        uncovered += [(config.name, table, why)] if why else []
+    return uncovered
 
 
 def covered(
     runtime: Runtime,
     target: Target,
     captured: Mapping[TableId, int],
-    made: ExpectedRows,
+    expected: ExpectedRows,
     reader: ChunkReader,
     schema: TableSchema,
 ) -> tuple[str, tuple[str, ...], PlannedTable | None]:
@@ -303,7 +303,7 @@ def covered(
     why = why or why_not(runtime.pipeline, runtime.rules_path, [table], captured, ()).get(table, "")
     if why:
         return why, (), None
-    route, plan = made.routes.route(table), made.plan(schema)
+    route, plan = expected.routes.route(table), expected.plan(schema)
     columns, _, shared = digested_columns(comparer, reader, schema, route, plan)
     if shared or columns != tuple(column.name for column in schema.columns if not column.generated):
         return (
@@ -337,18 +337,18 @@ class _Side:
         """Read the tables that were not read for longest."""
         kept_digests = self.store.read()
         known_tables = {table.table: table for table in kept_digests.tables} if kept_digests else {}
-        most, read, found = math.ceil(self.asked.share * len(names)), 0, []
+        most, read, digests = math.ceil(self.asked.share * len(names)), 0, []
         oldest = sorted(
-            (one.read_ms if (one := known_tables.get(str(table))) else 0, str(table), table) for table in names
+            (digest.read_ms if (digest := known_tables.get(str(table))) else 0, str(table), table) for table in names
         )
         for _, name, table in oldest:
             if read == most:
                 break
             about = known_tables[name].target.digest.rows if name in known_tables else 0
             self.told(Progress(name, self.config.name, 0, about, "sweeping"))
-            found.append(self._table(table))
-            read += bool(found[-1].read_ms)
-        return sorted(found, key=lambda one: one.table)
+            digests.append(self._table(table))
+            read += bool(digests[-1].read_ms)
+        return sorted(digests, key=lambda digest: digest.table)
 
     def _table(self, table: TableId) -> TableDigest:
         try:
@@ -366,19 +366,19 @@ class _Side:
                 table=str(table), target=self.config.name, state=UNKNOWN, why=f"no digest can be kept of it: {why}"
             )
         reading = self.store.measure(plan, stretch=self.stretch, within_s=self.asked.patience_s)
-        found = list(_behind_our_back(reading, self.runtime.name, self.config.name))
+        findings = list(_behind_our_back(reading, self.runtime.name, self.config.name))
         if self.asked.source or reading.kept.source.why:
             lost = self._read_source(reader, schema, columns)
-            found += [lost] if lost else []
-        [digest] = _kept(self.runtime, self.config, self.store, [str(table)], whole=False)
-        result = replace(digest, found=tuple(found))
+            findings += [lost] if lost else []
+        [digest] = _kept(self.runtime, self.config, self.store, [str(table)], all_kept=False)
+        result = replace(digest, found=tuple(findings))
         _log.info(
             "digest_read",
             pipeline=self.runtime.name,
             table=str(table),
             target=self.config.name,
             outcome=result.state,
-            differ=len(found),
+            differ=len(findings),
         )
         return result
 
@@ -472,13 +472,13 @@ class _Side:
 
 
 def _behind_our_back(reading: DigestReading, pipeline: str, target: str) -> Sequence[str]:
-    kept, table = reading.kept.target, reading.kept.table
-    if kept.why or kept.digest == reading.found:
+    loaded, table = reading.kept.target, reading.kept.table
+    if loaded.why or loaded.digest == reading.found:
         return ()
     return (
         f"the target has {reading.found.rows} rows with the checksum {reading.found.checksum:016x} after batch "
-        f"{reading.batch}, and what was loaded are {kept.digest.rows} with {kept.digest.checksum:016x}: something else "
-        f"changed the table; `sluice verify {pipeline} --table {table} --target {target}` finds the rows",
+        f"{reading.batch}, and what was loaded are {loaded.digest.rows} with {loaded.digest.checksum:016x}: something "
+        f"else changed the table; `sluice verify {pipeline} --table {table} --target {target}` finds the rows",
     )
 
 

@@ -81,9 +81,9 @@ class ExpectedRows:
     def _loaded(self, schema: TableSchema, rows: pa.Table) -> list[Loaded]:
         if not self.is_ruled(schema.table):
             return [self._mapped(schema.table, schema.table, rows)]
-        made, cleared = self._ruled(self.ruling.tagged(rows, schema.table), schema.table)
+        tables, cleared = self._ruled(self.ruling.tagged(rows, schema.table), schema.table)
         return [
-            *(self._mapped(schema.table, place, out) for place, out in made.items() if out.num_rows),
+            *(self._mapped(schema.table, place, out) for place, out in tables.items() if out.num_rows),
             *(replace(self._mapped(schema.table, place, out), cleared=True) for place, out in cleared),
         ]
 
@@ -101,17 +101,17 @@ class ExpectedRows:
             rules = tuple(some)
             steps = [RuleSet((rule,)) for rule in rules] if is_frame else [RuleSet(rules)]
             for step in steps:
-                found: dict[TableId, list[pa.Table]] = {}
+                by_place: dict[TableId, list[pa.Table]] = {}
                 for place, part in tables.items():
                     ruled = self._stepped(step, place, part, source, is_frame=is_frame)
                     for table, out in ruled.tables.items():
-                        gone = ruled.cleared.get(table)
-                        if gone is not None and pc.any(gone).as_py():
-                            cleared.append((table, out.filter(gone)))
-                        found.setdefault(table, []).append(out if gone is None else out.filter(pc.invert(gone)))
+                        mask = ruled.cleared.get(table)
+                        if mask is not None and pc.any(mask).as_py():
+                            cleared.append((table, out.filter(mask)))
+                        by_place.setdefault(table, []).append(out if mask is None else out.filter(pc.invert(mask)))
                 tables = {
                     place: pa.concat_tables([part for part in parts if part.num_rows] or parts[:1])
-                    for place, parts in found.items()
+                    for place, parts in by_place.items()
                 }
         return tables, cleared
 
@@ -121,7 +121,7 @@ class ExpectedRows:
             reads = source in self.clears and "u" not in rows["_op"].unique().to_pylist()
             return ruling.apply(rows, place, dumped="read" if reads else "")
         [rule] = step.rules
-        made = framed_rows(
+        framed = framed_rows(
             self.runtime.runner,
             self.runtime.name,
             rule,
@@ -130,7 +130,7 @@ class ExpectedRows:
             masking=ruling.masking,
             lookups=ruling.reader(rule),
         )
-        return Ruled(made, [])
+        return Ruled(framed, [])
 
     def require_same(self, schema: TableSchema, pieces: Sequence[pa.Table], first: Sequence[Loaded]) -> None:
         """Apply the rules again, and as to updates.
@@ -138,13 +138,14 @@ class ExpectedRows:
         Raises RuleError if something else comes out: nothing can be compared then.
         """
         again = self(schema, pieces)
-        if [one.plan.target for one in again] != [one.plan.target for one in first] or not all(
-            _users(one.rows).equals(_users(other.rows)) for one, other in zip(again, first, strict=True)
+        if [loaded.plan.target for loaded in again] != [loaded.plan.target for loaded in first] or not all(
+            _users(again_rows.rows).equals(_users(first_rows.rows))
+            for again_rows, first_rows in zip(again, first, strict=True)
         ):
             raise self._other_rows(schema.table, "each time", "the time or on chance")
         updates = self._of_updates(schema, pieces)
         left_out = [loaded.origin for loaded in first if loaded.cleared]
-        some = any(np.isin(gone, loaded.origin).any() for gone in left_out for loaded in updates)
+        some = any(np.isin(cleared_origin, loaded.origin).any() for cleared_origin in left_out for loaded in updates)
         if some or not _alike([loaded for loaded in first if not loaded.cleared], updates):
             raise self._other_rows(
                 schema.table, "of an update than of an insert", "the kind of change or on who made it"
@@ -176,13 +177,13 @@ def _users(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([name for name in META_COLUMNS if name in rows.schema.names])
 
 
-def _alike(one: Sequence[Loaded], other: Sequence[Loaded]) -> bool:
+def _alike(first: Sequence[Loaded], second: Sequence[Loaded]) -> bool:
     """Return True if the sides have equal rows wherever each has exactly one for a source row."""
-    theirs = {loaded.plan.target: loaded for loaded in other}
+    by_target = {loaded.plan.target: loaded for loaded in second}
     return all(
         _only(loaded, both).equals(_only(match, both))
-        for loaded in one
-        if (match := theirs.get(loaded.plan.target)) is not None
+        for loaded in first
+        if (match := by_target.get(loaded.plan.target)) is not None
         for both in [np.intersect1d(_single(loaded.origin), _single(match.origin))]
     )
 

@@ -60,26 +60,26 @@ class KeylessCheck:
     def _look(self, number: int) -> RowCounts:
         plan = self.made.plan(self.schema)
         chunk = Chunk(ChunkId("verify", 0, number))
-        marks, seen, held = self.reader.watermarks, 0, 0
+        marks, visible_batch, held_batch = self.reader.watermarks, 0, 0
 
         def rows() -> Iterator[pa.Table]:
-            nonlocal seen, held
+            nonlocal visible_batch, held_batch
             newest = self.log.newest()
             low = marks.low(chunk)
             with marks.reading(chunk) as exact:
                 for piece in self.reader.rows(self.request, chunk):
                     yield self._as_loaded(piece)
                     self.told(piece.num_rows if number == 1 else 0)
-            seen = self.log.visible(exact if exact is not None else low, newest)
-            held = self.log.wait_for(self.reader.end_of_log())
+            visible_batch = self.log.visible(exact if exact is not None else low, newest)
+            held_batch = self.log.wait_for(self.reader.end_of_log())
 
         def changed() -> Iterator[pa.Table]:
-            for batch in range(seen + 1, self.log.newest() + 1):
+            for batch in range(visible_batch + 1, self.log.newest() + 1):
                 yield from map(self._as_loaded, self._changed_in(batch))
 
         try:
             counts = self.comparer.count(plan, rows(), changed, whole=self.whole, shown=self.shown, most=self.most)
-            if self.log.still_holds(held):
+            if self.log.still_holds(held_batch):
                 return counts
         except _NotKnownError:
             pass
@@ -98,8 +98,8 @@ class KeylessCheck:
                 rows = read_file(self.log.runtime.store, file, verify=False)
             except SegmentError as error:
                 raise _NotKnownError from error
-            known = [rows.schema.field(name).type if name in rows.schema.names else None for name in names]
-            if known != types or is_partial(rows) or pc.any(pc.equal(rows["_op"], "r")).as_py():
+            file_types = [rows.schema.field(name).type if name in rows.schema.names else None for name in names]
+            if file_types != types or is_partial(rows) or pc.any(pc.equal(rows["_op"], "r")).as_py():
                 raise _NotKnownError
             yield rows.select(names)
             before = rows["_before"].combine_chunks()

@@ -21,13 +21,13 @@ _END: Any = object()
 
 def ahead(items: Iterator[_T], most: int) -> Generator[_T]:
     """Yield the same items, made by a thread that is at most ``most`` items ahead. Its errors are raised here."""
-    made: queue.Queue[Any] = queue.Queue(most)
+    output: queue.Queue[Any] = queue.Queue(most)
     stop = threading.Event()
 
     def put(item: Any) -> bool:
         while not stop.is_set():
             try:
-                made.put(item, timeout=0.2)
+                output.put(item, timeout=0.2)
                 return True
             except queue.Full:
                 continue
@@ -46,7 +46,7 @@ def ahead(items: Iterator[_T], most: int) -> Generator[_T]:
     thread.start()
     try:
         while True:
-            item, error = made.get()
+            item, error = output.get()
             if error is not None:
                 raise error
             if item is _END:
@@ -86,14 +86,14 @@ def in_lockstep(
 
         under_way: deque[tuple[_T, _Mine, Future[_Theirs]]] = deque()
         for item, future in stack.enter_context(closing(ahead(begun(), most_ahead))):
-            said = future.result()
-            between(said)
-            under_way.append((item, said, other_executor.submit(second, item)))
+            own_answer = future.result()
+            between(own_answer)
+            under_way.append((item, own_answer, other_executor.submit(second, item)))
             if len(under_way) > lanes:
-                item, said, answer = under_way.popleft()
-                yield item, said, answer.result()
-        for item, said, answer in under_way:
-            yield item, said, answer.result()
+                item, own_answer, answer = under_way.popleft()
+                yield item, own_answer, answer.result()
+        for item, own_answer, answer in under_way:
+            yield item, own_answer, answer.result()
 
 
 __all__ = ["ahead", "in_lockstep"]

@@ -72,10 +72,10 @@ class ChangedKeys:
     batches: tuple[Hashes, ...]
 
     def __contains__(self, key: Key) -> bool:
-        wanted = hash(key)
+        key_hash = hash(key)
         for hashes in self.batches:
-            at = int(np.searchsorted(hashes, wanted))
-            if at < len(hashes) and hashes[at] == wanted:
+            at = int(np.searchsorted(hashes, key_hash))
+            if at < len(hashes) and hashes[at] == key_hash:
                 return True
         return False
 
@@ -146,7 +146,7 @@ class LogWindow:
         if held_offset is not None and held_offset.has_reached(place):
             return batch
         reached: Cursor | None = None
-        said, since = None, time.monotonic()
+        last_state, since = None, time.monotonic()
         while True:
             cursor, process = self.state.cursor(), self.state.acks.get(self.target)
             self._require_log(cursor)
@@ -157,8 +157,8 @@ class LogWindow:
                 self._held = reached.position, reached.next_batch - 1
                 return self._held[1]
             now = (cursor.position.order if cursor else None, batch)
-            if now != said:
-                said, since = now, time.monotonic()
+            if now != last_state:
+                last_state, since = now, time.monotonic()
             self._require_movement(place, since)
             self.waits()
             time.sleep(LOOK_EVERY_S)
@@ -203,13 +203,13 @@ class LogWindow:
         ended = threading.Event()
 
         def look() -> None:
-            said, since = None, time.monotonic()
+            last_state, since = None, time.monotonic()
             try:
                 while not ended.wait(LOOK_EVERY_S * 10):
                     cursor, process = self.state.cursor(), self.state.acks.get(self.target)
                     now = (cursor and (cursor.position.place, cursor.next_batch), process and process.batch)
-                    if now != said:
-                        said, since = now, time.monotonic()
+                    if now != last_state:
+                        last_state, since = now, time.monotonic()
                     self._require_movement(what, since)
             except SluiceError as error:
                 errors.append(error)
@@ -241,7 +241,7 @@ class LogWindow:
             time.sleep(LOOK_EVERY_S / 5)
 
     def as_logged(
-        self, schema: TableSchema, key: ChunkKey, wanted: frozenset[Key], after: int, upto: int
+        self, schema: TableSchema, key: ChunkKey, wanted_keys: frozenset[Key], after: int, upto: int
     ) -> tuple[list[pa.Table], frozenset[Key]]:
         """Return rows (SELECTED_ROWS) of keys as the newest of the batches ``after`` < n <= ``upto`` left them, and the
         known keys.
@@ -251,28 +251,28 @@ class LogWindow:
         """
         names = [stored_name(column.name) for column in schema.columns]
         keys = [stored_name(name) for name in key.names]
-        left, known = set(wanted), set[Key]()
+        remaining, known_keys = set(wanted_keys), set[Key]()
         rows: list[pa.Table] = []
         for batch in range(upto, after, -1):
-            for piece in self._merged(batch, schema.table) if left else ():
+            for piece in self._merged(batch, schema.table) if remaining else ():
                 if any(
                     n not in piece.schema.names or piece.schema.field(n).type != schema.arrow_schema.field(n).type
                     for n in names
                 ):
-                    return rows, frozenset(known)  # the table had another definition
+                    return rows, frozenset(known_keys)  # the table had another definition
                 literals = self.runtime.source.keys.literals(key.columns, piece.select(keys))
-                places = [place for place, literal in enumerate(literals) if literal in left]
+                places = [place for place, literal in enumerate(literals) if literal in remaining]
                 some = piece.take(pa.array(places, pa.int64()))
-                whole = (
+                mask = (
                     pc.is_null(some["_present"])
                     if "_present" in some.schema.names
                     else pa.array([True] * len(places), pa.bool_())
                 )
-                found = [literals[place] for place in places]
-                known.update(literal for literal, is_whole in zip(found, whole.to_pylist(), strict=True) if is_whole)
-                left.difference_update(found)
-                rows.append(some.filter(pc.and_(whole, pc.not_equal(some["_op"], "d"))).select(names))
-        return rows, frozenset(known)
+                hits = [literals[place] for place in places]
+                known_keys.update(literal for literal, is_whole in zip(hits, mask.to_pylist(), strict=True) if is_whole)
+                remaining.difference_update(hits)
+                rows.append(some.filter(pc.and_(mask, pc.not_equal(some["_op"], "d"))).select(names))
+        return rows, frozenset(known_keys)
 
     def _merged(self, batch: int, table: TableId) -> Iterator[pa.Table]:
         """Yield MERGED_ROWS of one table of a batch."""
@@ -286,22 +286,22 @@ class LogWindow:
         """Return the keys that batches ``after`` < n <= ``upto`` contain; None if that is unknown, so that it may be
         any key.
         """
-        found: list[Hashes] = []
+        hashes: list[Hashes] = []
         for batch in range(after + 1, upto + 1):
             keys = self._changed_in(batch, table, key)
             if keys is None:
                 return None
-            found.append(keys)
-        return ChangedKeys(tuple(found))
+            hashes.append(keys)
+        return ChangedKeys(tuple(hashes))
 
     def _changed_in(self, batch: int, table: TableId, key: ChunkKey) -> Hashes | None:
-        known = (batch, table)
-        if known not in self._keys:
+        cache_key = (batch, table)
+        if cache_key not in self._keys:
             keys = self._read(batch, table, key)
             while self._keys and self._remembered() > REMEMBERED_KEYS:
                 del self._keys[next(iter(self._keys))]
-            self._keys[known] = keys
-        return self._keys[known]
+            self._keys[cache_key] = keys
+        return self._keys[cache_key]
 
     def _remembered(self) -> int:
         return sum(len(keys) + 100 for keys in self._keys.values() if keys is not None)
@@ -311,7 +311,7 @@ class LogWindow:
         if manifest is None or any(ddl.table in {None, str(table)} for ddl in manifest.ddl):
             return None
         names = [stored_name(name) for name in key.names]
-        found: list[Hashes] = [np.zeros(0, np.int64)]
+        hashes: list[Hashes] = [np.zeros(0, np.int64)]
         for file in manifest.files:
             if file.table_id != table or not file.inserts + file.updates + file.deletes:
                 continue
@@ -323,8 +323,8 @@ class LogWindow:
                 return None
             for start in range(0, rows.num_rows, LITERALS_AT_A_TIME):
                 literals = self.runtime.source.keys.literals(key.columns, rows.slice(start, LITERALS_AT_A_TIME))
-                found.append(np.fromiter(map(hash, literals), np.int64, len(literals)))
-        return np.unique(np.concatenate(found))
+                hashes.append(np.fromiter(map(hash, literals), np.int64, len(literals)))
+        return np.unique(np.concatenate(hashes))
 
     def files(self, batch: int, table: TableId, unknown: type[Exception]) -> list[SegmentFile]:
         """Return the files of a batch that change rows of a table.

@@ -107,10 +107,10 @@ class VerifyResult(_Stored):
         compared.
         """
         order = sorted(self.tables, key=lambda table: (not table.differing, not (table.skipped or table.undecided)))
-        given = self.model_dump(mode="json", exclude={"tables"})
+        fields = self.model_dump(mode="json", exclude={"tables"})
         tables = [table.model_dump(mode="json", exclude={"differences"}) for table in order[:most]]
         return {
-            **given,
+            **fields,
             "outcome": self.outcome,
             "line": self.in_a_line(),
             "differing": self.differing,
@@ -127,8 +127,8 @@ class VerifyResult(_Stored):
         words += ", of rows under a condition" if self.where else ""
         words += f", {self.differing:,} differ" if self.differing else ""
         words += f", {repaired:,} repaired" if repaired else ""
-        left = sum(bool(table.skipped) for table in self.tables)
-        return words + (f", {left} tables not compared" if left else "")
+        skipped = sum(bool(table.skipped) for table in self.tables)
+        return words + (f", {skipped} tables not compared" if skipped else "")
 
 
 def keep(store: SegmentStore, result: VerifyResult) -> str:
@@ -146,13 +146,13 @@ def _paths(store: SegmentStore) -> Sequence[str]:
 
 def kept(store: SegmentStore, most: int = KEPT_RESULTS) -> list[VerifyResult]:
     """Return the newest results, oldest first. Unreadable ones are left out."""
-    found = []
+    results = []
     for path in _paths(store)[-most:]:
         try:
-            found.append(VerifyResult.model_validate_json(store.read_bytes(path)))
+            results.append(VerifyResult.model_validate_json(store.read_bytes(path)))
         except ValueError:  # a newer version wrote it
             continue
-    return found
+    return results
 
 
 def named(store: SegmentStore, pipeline: str, name: str) -> VerifyResult:

@@ -106,16 +106,16 @@ class SeenKeys:
 
     def among(self, keys: Sequence[Key]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Return a mask of the keys that were added. Sorts in the file, whose pages the system may write out."""
-        wanted = np.frombuffer(hashes_of(keys), np.uint64)
+        key_hashes = np.frombuffer(hashes_of(keys), np.uint64)
         if self._sorted is None:
             self._file.flush()
             empty = not self._file.seek(0, 2)
             self._sorted = np.zeros(0, np.uint64) if empty else np.memmap(self._file, np.uint64, "r+")
             self._sorted.sort()
         if not len(self._sorted):
-            return np.zeros(len(wanted), np.bool_)
-        at = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
-        mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._sorted[at] == wanted
+            return np.zeros(len(key_hashes), np.bool_)
+        at = np.minimum(np.searchsorted(self._sorted, key_hashes), len(self._sorted) - 1)
+        mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._sorted[at] == key_hashes
         return mask
 
 
@@ -283,14 +283,14 @@ class RowComparer:
         keys: list[Key] | None = None
         rows: dict[Key, DifferingRow] = {}
         differs = RangeDifferences()
-        for one in loaded:
-            if one.cleared:
-                rows |= self._uncleared(pieces, one)
+        for loaded_table in loaded:
+            if loaded_table.cleared:
+                rows |= self._uncleared(pieces, loaded_table)
                 continue
-            differs = self.comparer.compare(one.plan, one.rows, item, values=values)
+            differs = self.comparer.compare(loaded_table.plan, loaded_table.rows, item, values=values)
             if (differs.missing or differs.different) and keys is None:
                 keys = self.keys(pieces)
-            rows |= _by_key(differs, self.literals(differs.extra), one, keys or [])
+            rows |= _by_key(differs, self.literals(differs.extra), loaded_table, keys or [])
         return rows, differs
 
     def _uncleared(self, pieces: Sequence[pa.Table], loaded: Loaded) -> dict[Key, DifferingRow]:
@@ -298,16 +298,16 @@ class RowComparer:
         them.
         """
         keys = self.keys(pieces)
-        wanted = [keys[number] for number in loaded.origin]
+        cleared_keys = [keys[number] for number in loaded.origin]
         own = loaded.rows.select(list(map(stored_name, loaded.plan.key)))
         if own.schema.types != [self.way.schema.field(column).type for column in self.way.key.columns]:
             return {}
-        if self.literals(own) != wanted:
+        if self.literals(own) != cleared_keys:
             return {}
-        item = KeyRange(loaded.plan.key, listed=self._values(wanted))
+        item = KeyRange(loaded.plan.key, listed=self._values(cleared_keys))
         differs = self.comparer.compare(loaded.plan, loaded.rows.slice(0, 0), item)
         extra = set(self.literals(differs.extra))
-        return {key: DifferingRow(key, "extra") for key in wanted if key in extra}
+        return {key: DifferingRow(key, "extra") for key in cleared_keys if key in extra}
 
     def hashes(self, pieces: Sequence[pa.Table]) -> bytes:
         """Return the hashes of the keys of source rows if they are needed."""
@@ -400,15 +400,15 @@ class TableCheck:
                 del suspects[: self._keys_a_look]
         self.look_again(suspects)
 
-    def _left_over(self, found: Iterable[RangeFound], suspects: dict[Key, None]) -> Iterator[SourceRange]:
+    def _left_over(self, results: Iterable[RangeFound], suspects: dict[Key, None]) -> Iterator[SourceRange]:
         """Take over what workers found; yield the ranges that have to be compared here."""
-        for one in found:
-            if one.keys is None:
-                yield one.source_range
+        for range_found in results:
+            if range_found.keys is None:
+                yield range_found.source_range
                 continue
-            suspects |= dict.fromkeys(one.keys)
-            self._seen.add(one.hashes)
-            self._count(one.rows)
+            suspects |= dict.fromkeys(range_found.keys)
+            self._seen.add(range_found.hashes)
+            self._count(range_found.rows)
 
     @property
     def _keys_a_look(self) -> int:
@@ -502,8 +502,8 @@ class TableCheck:
                 return self.comparer.shared_digest(plan, self._row_comparer.key_range(source_range))
             return self.comparer.digest(plan, self._row_comparer.key_range(source_range))
 
-        def reached(said: tuple[RangeDigest, str]) -> None:
-            self.log.wait_for(said[1])
+        def reached(answer: tuple[RangeDigest, str]) -> None:
+            self.log.wait_for(answer[1])
 
         lanes = self.lanes() or [self.reader]
         for reader in lanes:
@@ -549,10 +549,10 @@ class TableCheck:
         for _ in range(LOOKS):
             if not suspects:
                 return
-            left: list[Key] = []
+            undecided: list[Key] = []
             for start in range(0, len(suspects), self._keys_a_look):
-                left += self._look(suspects[start : start + self._keys_a_look])
-            suspects = left
+                undecided += self._look(suspects[start : start + self._keys_a_look])
+            suspects = undecided
         self.found.undecided += len(suspects)
 
     def _look(self, suspects: Sequence[Key]) -> list[Key]:
@@ -565,7 +565,7 @@ class TableCheck:
         low = marks.low(chunk)
         with marks.reading(chunk) as exact:
             pieces = list(self.reader.rows(request, chunk, some))
-        seen = self.log.visible(exact if exact is not None else low, newest)
+        visible_batch = self.log.visible(exact if exact is not None else low, newest)
         batch = self.log.wait_for(self.reader.end_of_log())
         loaded = self.made(way.schema, pieces)
         odd, _ = self._row_comparer.compared(pieces, loaded, self._row_comparer.listed(suspects), values=self.values)
@@ -573,32 +573,32 @@ class TableCheck:
             return []
         if self.made.is_ruled(way.schema.table):
             self.made.require_same(way.schema, pieces, loaded)
-        changed = self.log.changed(way.request.table, way.key, seen, self.log.touched())
+        changed = self.log.changed(way.request.table, way.key, visible_batch, self.log.touched())
         if changed is None or not self.log.still_holds(batch):
             return list(odd)
-        self.found.add(one for key, one in odd.items() if key not in changed)
-        return self._by_the_log([key for key in odd if key in changed], seen)
+        self.found.add(row for key, row in odd.items() if key not in changed)
+        return self._by_the_log([key for key in odd if key in changed], visible_batch)
 
-    def _by_the_log(self, keys: Sequence[Key], seen: int) -> list[Key]:
-        """Compare keys that the log changed after batch ``seen`` with what it left of them; those of which it still
-        cannot be told.
+    def _by_the_log(self, keys: Sequence[Key], visible_batch: int) -> list[Key]:
+        """Compare keys that the log changed after batch ``visible_batch`` with what it left of them; those of which it
+        still cannot be told.
         """
         way, table = self.way, self.way.request.table
         if not keys:
             return []
-        held = self.log.settled()
-        pieces, known = self.log.as_logged(way.schema, way.key, frozenset(keys), seen, held)
-        if not known:
+        settled_batch = self.log.settled()
+        pieces, known_keys = self.log.as_logged(way.schema, way.key, frozenset(keys), visible_batch, settled_batch)
+        if not known_keys:
             return list(keys)
         loaded = self.made(way.schema, pieces)
         odd, _ = self._row_comparer.compared(
-            pieces, loaded, self._row_comparer.listed(tuple(known)), values=self.values
+            pieces, loaded, self._row_comparer.listed(tuple(known_keys)), values=self.values
         )
-        later = self.log.changed(table, way.key, held, self.log.touched())
-        if later is None or not self.log.still_holds(held):
+        later = self.log.changed(table, way.key, settled_batch, self.log.touched())
+        if later is None or not self.log.still_holds(settled_batch):
             return list(keys)
-        self.found.add(one for key, one in odd.items() if key in known and key not in later)
-        return [key for key in keys if key not in known or key in later]
+        self.found.add(row for key, row in odd.items() if key in known_keys and key not in later)
+        return [key for key in keys if key not in known_keys or key in later]
 
 
 def _by_key(

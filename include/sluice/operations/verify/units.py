@@ -84,14 +84,14 @@ class Spread:
     def of(
         cls,
         runtime: Runtime,
-        made: ExpectedRows,
+        expected: ExpectedRows,
         marking: Marking,
         target: Target,
         way: ComparisonPlan,
         parallelism: int,
     ) -> Spread:
         """Build it with the connections resolved in this process."""
-        travels = copy(made)
+        travels = copy(expected)
         with runtime.state() as state:
             travels.runtime = runtime.at_workers(state)
         kind = kind_of(target.config.type, target.config.name)
@@ -118,10 +118,10 @@ class Spread:
             for at in range(0, len(source_ranges), RANGES_A_UNIT)
         ]
         table = self.unit.way.request.table
-        for found in self.runner.run(
+        for results in self.runner.run(
             run_verify_unit, units, parallelism=self.parallelism, description=f"verify {table}"
         ):
-            yield from found
+            yield from results
 
 
 __all__ = ["Spread", "VerifyUnit", "run_verify_unit"]

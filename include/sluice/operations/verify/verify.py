@@ -100,7 +100,7 @@ class VerifySpec:
     method: VerifyMethod = VerifyMethod.COMPARE
 
 
-def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: None) -> VerifyResult:
+def verify(runtime: Runtime, spec: VerifySpec, on_progress: Told = lambda progress: None) -> VerifyResult:
     """Compare, repair if that is asked for, and store the result.
 
     Raises:
@@ -110,22 +110,22 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         CheckpointError: a target and ZooKeeper do not agree on what was delivered.
         RetryableError.
     """
-    if not 0 < asked.sample <= 1:
-        raise ConfigError(f"a sample of {asked.sample:.0%} cannot be verified", hint="more than 0%, 100% at most")
-    configs = [runtime.pipeline.target(name) for name in asked.targets] or list(runtime.pipeline.targets)
-    if asked.repair:
+    if not 0 < spec.sample <= 1:
+        raise ConfigError(f"a sample of {spec.sample:.0%} cannot be verified", hint="more than 0%, 100% at most")
+    configs = [runtime.pipeline.target(name) for name in spec.targets] or list(runtime.pipeline.targets)
+    if spec.repair:
         require_overwrite(
-            runtime.pipeline, runtime.membership, runtime.loads, asked.targets, overwrite=asked.overwrite, removes=True
+            runtime.pipeline, runtime.membership, runtime.loads, spec.targets, overwrite=spec.overwrite, removes=True
         )
     began = int(time.time() * 1000)
-    swept = _swept(runtime, asked, told) if asked.method is VerifyMethod.SWEEP else {}
+    swept = _swept(runtime, spec, on_progress) if spec.method is VerifyMethod.SWEEP else {}
     with runtime.state() as state, ExitStack() as stack:
         cursor = require_cursor(runtime, state)
         source = stack.enter_context(runtime.source.open())
         captured = captured_tables(runtime.pipeline, source)
-        names = frozenset(named_tables(captured, asked.tables))
-        require_together(DumpSpec(where=asked.where), len(names))
-        conditioned = {table: _conditioned(source, table, asked.where) for table in names if asked.where}
+        names = frozenset(named_tables(captured, spec.tables))
+        require_together(DumpSpec(where=spec.where), len(names))
+        conditioned = {table: _conditioned(source, table, spec.where) for table in names if spec.where}
         opened = [(config, runtime.open_target(config.name)) for config in configs]
         if all(_comparer(config, target) is None for config, target in opened):
             raise ConfigError(
@@ -137,8 +137,8 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             runtime=runtime,
             state=state,
             source=source,
-            asked=asked,
-            told=told,
+            asked=spec,
+            told=on_progress,
             id=_new_id(),
             marking=source.choose_marking(),
             captured=captured,
@@ -153,7 +153,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             table_results, repair = verification.target(config, target)
             results += table_results
             repairs += [repair] if repair else []
-        if not asked.tables:
+        if not spec.tables:
             removed_lost_tables = lost_tables(
                 runtime, state, source, cursor.position, [config.name for config in configs]
             )
@@ -167,10 +167,10 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         result = VerifyResult(
             id=verification.id,
             pipeline=runtime.name,
-            by=asked.by or owner_label(),
+            by=spec.by or owner_label(),
             began_ms=began,
             ended_ms=int(time.time() * 1000),
-            sample=asked.sample,
+            sample=spec.sample,
             where=next((request.where for request in conditioned.values()), ""),
             repair=tuple(repairs),
             tables=tuple(results),
@@ -189,7 +189,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
     return result
 
 
-def _swept(runtime: Runtime, requested_spec: VerifySpec, told: Told) -> dict[str, dict[str, TableDigest]]:
+def _swept(runtime: Runtime, requested_spec: VerifySpec, on_progress: Told) -> dict[str, dict[str, TableDigest]]:
     """Sweep; return the answers by target and table. Raises ConfigError and what :func:`sweep` raises."""
     if requested_spec.where:
         raise ConfigError(
@@ -203,7 +203,7 @@ def _swept(runtime: Runtime, requested_spec: VerifySpec, told: Told) -> dict[str
         patience_s=requested_spec.patience_s,
     )
     digests: dict[str, dict[str, TableDigest]] = {}
-    for table in sweep(runtime, spec, told).tables:
+    for table in sweep(runtime, spec, on_progress).tables:
         digests.setdefault(table.target, {})[table.table] = table
     return digests
 
@@ -223,7 +223,9 @@ def _complete(state: PipelineState, result: VerifyResult) -> None:
         for table in result.tables
         if not (table.skipped or table.undecided or table.differing)
     }
-    state.incomplete.complete(lambda one: (str(one.source), one.target) in equal and one.since_ms <= result.began_ms)
+    state.incomplete.complete(
+        lambda note: (str(note.source), note.target) in equal and note.since_ms <= result.began_ms
+    )
 
 
 def _new_id() -> str:
@@ -288,9 +290,9 @@ class _Verification:
         digests = self.swept.get(config.name)
         sizes = [size for size in self.sizes if digests is None or str(size.id) in digests]
         checked = [side.table(table) for table in sizes]
-        wanted = [one for one in checked if one.check is not None and one.check.found.differing]
+        wanted = [table for table in checked if table.check is not None and table.check.found.differing]
         repair = side.repair(wanted) if self.asked.repair and wanted else ""
-        return [one.result for one in checked], repair
+        return [table.result for table in checked], repair
 
 
 @dataclass
@@ -367,18 +369,18 @@ class _Side:
                 check.spread, check.spread_ranges = spread, spread.ranges
             if size.rows > way.digest_rows:
                 check.lanes = cache(partial(self._lanes, more, table))
-            found = check.run()
+            findings = check.run()
         result = TableResult(
             table=str(table),
             target=self.config.name,
             way=way.name,
-            rows=found.rows,
-            ranges=found.ranges,
-            ranges_compared=found.compared,
-            differences=self._shown(way, found.odd),
+            rows=findings.rows,
+            ranges=findings.ranges,
+            ranges_compared=findings.compared,
+            differences=self._shown(way, findings.odd),
             note="; ".join(filter(None, (note, *(digest.found if (digest := self._digest(table)) else ())))),
             seconds=round(time.monotonic() - began, 3),
-            **_counts(found, found.rows, found.undecided),
+            **_counts(findings, findings.rows, findings.undecided),
         )
         return _Checked(result, check, may_replace)
 
@@ -475,7 +477,7 @@ class _Side:
             undecided=counts.undecided,
             ranges=1,
             ranges_compared=1,
-            differences=tuple(_of_count(one) for one in counts.first),
+            differences=tuple(_of_count(row_count) for row_count in counts.first),
             note="; ".join(notes),
             seconds=round(time.monotonic() - began, 3),
         )
@@ -494,7 +496,7 @@ class _Side:
         verification = self.whole
         log = self._log()
         texts = verification.runtime.source.keys
-        found = Found(most=verification.asked.most, keys=KeySpool() if keeps else None)
+        findings = Found(most=verification.asked.most, keys=KeySpool() if keeps else None)
         check = TableCheck(
             reader=reader,
             comparer=self.comparer,
@@ -503,7 +505,7 @@ class _Side:
             texts=texts,
             way=way,
             values=verification.asked.values,
-            found=found,
+            found=findings,
         )
 
         def told(rows: int) -> None:
@@ -590,18 +592,18 @@ class _Side:
         return key_plan(schema.table, schema.arrow_schema, key, route, self.whole.source.identity.dialect)
 
     # -- repair --------------------------------------------------------------------------------------------------------
-    def repair(self, wanted: Sequence[_Checked]) -> str:
+    def repair(self, differing: Sequence[_Checked]) -> str:
         """Copy exactly the keys that differ, as a dump; look at them again. Returns the dump's id."""
         verification, runtime = self.whole, self.whole.runtime
         dump, by = new_id(), verification.asked.by or owner_label()
         requests, counts = [], {}
-        for ordinal, one in enumerate(wanted):
-            assert one.check is not None
-            way, keys = one.check.way, one.check.found.keys
+        for ordinal, checked in enumerate(differing):
+            assert checked.check is not None
+            way, keys = checked.check.way, checked.check.found.keys
             assert keys is not None
             path = f"dumps/{dump}/keys-{ordinal:04d}.parquet"
             write_key_pieces(runtime.store, path, keys.pieces(KEYS_A_LOOK))
-            requests.append(replace(way.request, where="", key_file=path, estimate=len(keys), replace=one.replace))
+            requests.append(replace(way.request, where="", key_file=path, estimate=len(keys), replace=checked.replace))
             counts[str(way.request.table)] = len(keys)
             verification.told(Progress(str(way.request.table), self.config.name, 0, len(keys), "repairing"))
         targets = (self.config.name,) if len(runtime.pipeline.targets) > 1 else ()
@@ -614,14 +616,14 @@ class _Side:
         stop = threading.Event()
         with self._log().while_it_moves(stop, f"the rows of repair {recorded.id}"):
             work(replace(runtime, _state=None), recorded.id, stop=stop, why_stop="the pipeline stands still")
-        for one in wanted:
-            self._looked_again(one)
+        for checked in differing:
+            self._looked_again(checked)
         return recorded.id
 
-    def _looked_again(self, one: _Checked) -> None:
+    def _looked_again(self, checked: _Checked) -> None:
         """Compare the same keys again after the repair."""
-        assert one.check is not None
-        before = one.check
+        assert checked.check is not None
+        before = checked.check
         keys = before.found.keys
         assert keys is not None
         with self._reader() as reader:
@@ -629,10 +631,10 @@ class _Side:
             check = self._check(reader, before.way, len(keys), "repairing")
             for piece in keys.pieces(KEYS_A_LOOK):
                 check.look_again(piece)
-        left = check.found
-        undecided = one.result.undecided + left.undecided
-        repaired = len(keys) - left.differing - left.undecided
-        one.result = one.result.model_copy(update={**_counts(left, one.result.rows, undecided), "repaired": repaired})
+        result, after = checked.result, check.found
+        undecided = result.undecided + after.undecided
+        repaired = len(keys) - after.differing - after.undecided
+        checked.result = result.model_copy(update={**_counts(after, result.rows, undecided), "repaired": repaired})
 
     # -- for people ----------------------------------------------------------------------------------------------------
     def _shown(self, way: ComparisonPlan, odd: Sequence[DifferingRow]) -> tuple[Difference, ...]:
@@ -652,7 +654,7 @@ class _Side:
             pairs = zip(row.columns, row.values, strict=True) if row.values else ()
             return tuple((SHOWN, SHOWN) if every or name.casefold() in secret else pair for name, pair in pairs)
 
-        return tuple(Difference(key=key(one), kind=one.kind, columns=one.columns, values=values(one)) for one in odd)
+        return tuple(Difference(key=key(row), kind=row.kind, columns=row.columns, values=values(row)) for row in odd)
 
 
 def _of_count(count: RowCount) -> Difference:
@@ -662,9 +664,9 @@ def _of_count(count: RowCount) -> Difference:
     )
 
 
-def _counts(found: Found, rows: int, undecided: int) -> dict[str, int]:
-    counts = {"different": found.different, "missing": found.missing, "extra": found.extra}
-    equal = max(rows - found.different - found.missing - undecided, 0)
+def _counts(findings: Found, rows: int, undecided: int) -> dict[str, int]:
+    counts = {"different": findings.different, "missing": findings.missing, "extra": findings.extra}
+    equal = max(rows - findings.different - findings.missing - undecided, 0)
     return {**counts, "equal": equal, "undecided": undecided}
 
 

@@ -67,5 +67,5 @@ def _build(family: str, folder: Path, only: str | None) -> dict[str, DAG]:
     if family in {"control", "retention"}:
         dag: DAG = getattr(module, f"build_{family}_dag")(folder)
         return {dag.dag_id: dag}
-    found: dict[str, DAG] = module.build_all(folder, only=only)
-    return found
+    dags: dict[str, DAG] = module.build_all(folder, only=only)
+    return dags

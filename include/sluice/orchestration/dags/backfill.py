@@ -163,15 +163,15 @@ class PlanDumpOperator(SluiceOperator):
             require_known(run, form(runtime.pipeline, ()))
         except ConfigError as error:  # a misspelt `tables` would copy all of them
             raise AirflowFailException(str(error)) from None
-        asked = dict(context["params"])
-        since, until = as_text(asked.get("since")), as_text(asked.get("until"))
+        params = dict(context["params"])
+        since, until = as_text(params.get("since")), as_text(params.get("until"))
         kind = str(getattr(run.run_type, "value", run.run_type))
         if kind == "scheduled":
             raise AirflowSkipException("the form is empty: there is nothing to copy")
         if kind == "backfill":
             since, until = run.data_interval_start.isoformat(), run.data_interval_end.isoformat()
         note = RunNote(context)
-        recorded = as_text(asked.get("dump")).strip()
+        recorded = as_text(params.get("dump")).strip()
         name = recorded or _dump_id(run)
         with runtime.state() as state:
             known_ids = state.dumps.ids()
@@ -185,29 +185,29 @@ class PlanDumpOperator(SluiceOperator):
             try:
                 dump = start(
                     runtime,
-                    tables=as_list(asked.get("tables")),
-                    targets=as_list(asked.get("targets")),
-                    lower=_columns(asked.get("first_key")),
-                    upper=_columns(asked.get("last_key")),
-                    keys=[line.strip() for line in as_text(asked.get("keys")).splitlines() if line.strip()],
-                    where=as_text(asked.get("where")),
+                    tables=as_list(params.get("tables")),
+                    targets=as_list(params.get("targets")),
+                    lower=_columns(params.get("first_key")),
+                    upper=_columns(params.get("last_key")),
+                    keys=[line.strip() for line in as_text(params.get("keys")).splitlines() if line.strip()],
+                    where=as_text(params.get("where")),
                     since=since,
                     until=until,
-                    index=as_text(asked.get("index")),
-                    replace=bool(asked.get("replace")),
+                    index=as_text(params.get("index")),
+                    replace=bool(params.get("replace")),
                     tuning=tuned(
                         runtime.pipeline,
-                        **{n: asked.get(n) for n in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second")},
+                        **{n: params.get(n) for n in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second")},
                     ),
-                    dry_run=bool(asked.get("dry_run")),
-                    overwrite=bool(asked.get("overwrite")),
+                    dry_run=bool(params.get("dry_run")),
+                    overwrite=bool(params.get("overwrite")),
                     by=f"airflow:{run.run_id}",
                     reason="backfill" if since or until else "asked for",
                     id_=name,
                 )
             except ConfigError as error:  # retrying is useless: the request has to change
                 raise AirflowFailException(str(error)) from None
-        if asked.get("dry_run"):
+        if params.get("dry_run"):
             lines = [f"| {t.table} | about {t.estimate:,} |" for t in dump.tables]
             note.write(
                 "**Dry run**: nothing is read.\n\n| table | rows |\n|---|---|\n" + "\n".join(lines or ["| none | 0 |"])
@@ -343,20 +343,20 @@ class _Live:
             return
 
 
-def progress_note(seen: DumpView) -> str:
+def progress_note(view: DumpView) -> str:
     """Format a progress bar per table, in Markdown."""
     lines = [
-        f"**Dump `{seen.id}`**: {seen.no_reader or seen.state}, {seen.rows:,} rows placed, "
-        f"{'' if seen.no_reader else f'{seen.rate:,.0f} rows/s, '}{time.strftime('%H:%M:%S', time.gmtime())} UTC",
-        *([f"Waits: {seen.waiting_for}"] if seen.waiting_for else []),
-        *([f"Note: {seen.note}"] if seen.note else []),
+        f"**Dump `{view.id}`**: {view.no_reader or view.state}, {view.rows:,} rows placed, "
+        f"{'' if view.no_reader else f'{view.rate:,.0f} rows/s, '}{time.strftime('%H:%M:%S', time.gmtime())} UTC",
+        *([f"Waits: {view.waiting_for}"] if view.waiting_for else []),
+        *([f"Note: {view.note}"] if view.note else []),
         "",
         "| table | | rows | of about | rows/s | left |",
         "|---|---|---:|---:|---:|---:|",
     ]
-    for t in seen.tables:
+    for t in view.tables:
         full = round(t.share * 20)
-        left = (
+        remaining = (
             ""
             if t.state in {"done", "delivering", "no reader"}
             else "?"
@@ -364,7 +364,8 @@ def progress_note(seen: DumpView) -> str:
             else f"{t.remaining_s:,.0f} s"
         )
         lines.append(
-            f"| {t.table} | `{'█' * full}{'░' * (20 - full)}` | {t.rows:,} | {t.estimate:,} | {t.rate:,.0f} | {left} |"
+            f"| {t.table} | `{'█' * full}{'░' * (20 - full)}` | {t.rows:,} | {t.estimate:,} | {t.rate:,.0f} | "
+            f"{remaining} |"
         )
     return "\n".join(lines)
 

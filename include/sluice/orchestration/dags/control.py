@@ -93,8 +93,8 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
             )
         for step in plan.steps:
             self.log.info("%s: %s", plan.what, step)
-        done: dict[str, Any] = plan.to_json()
-        return done
+        answer: dict[str, Any] = plan.to_json()
+        return answer
 
     def _check(self, path: str, context: Any, *, by: str, reason: str) -> dict[str, Any]:
         """Check the pipeline, store the result, and return how many findings of each severity there are."""
@@ -105,9 +105,9 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
         last = check_and_keep(open_to_act(path), apply=apply, by=by, run=run, reason=reason)
         for step in last.applied:
             self.log.info("%s: %s", params["action"], step)
-        severities = [one["severity"] for one in last.report["findings"]]
+        severities = [finding["severity"] for finding in last.report["findings"]]
         return {"what": params["action"], "applied": len(last.applied)} | {
-            one: severities.count(one) for one in ("error", "warning", "ok")
+            severity: severities.count(severity) for severity in ("error", "warning", "ok")
         }
 
 

@@ -59,9 +59,9 @@ def captured(file: str) -> list[str]:
         return []
 
 
-def tables_field(known: Sequence[str]) -> Param:
-    """Return the form field of the tables. ``known``: tables to choose from."""
-    listed = {"examples": list(known)} if known else {}
+def tables_field(tables: Sequence[str]) -> Param:
+    """Return the form field of the tables. ``tables``: those to choose from."""
+    listed = {"examples": list(tables)} if tables else {}
     return Param(
         [],
         type=["null", "array"],
@@ -93,8 +93,8 @@ def require_known(run: Any, fields: Iterable[str]) -> None:
     ignored.
     """
     known_fields = list(fields)
-    given = getattr(run, "conf", None)
-    for name in given if isinstance(given, Mapping) else ():
+    conf = getattr(run, "conf", None)
+    for name in conf if isinstance(conf, Mapping) else ():
         if name not in known_fields:
             raise ConfigError(
                 f"there is no field {shown(str(name))!r} in the form of {run.dag_id}{meant(str(name), known_fields)}",

@@ -104,12 +104,16 @@ class MaintainTargetsOperator(SluiceOperator):
             from sluice.errors import TargetUnavailable
             from sluice.operations.maintenance import maintain
 
-            done = maintain(open_runtime(self.pipeline), dry_run=is_dry(context))
-            self.log.info("%s %s", "dry run, would do" if is_dry(context) else "done", [one.to_json() for one in done])
-            failed = [f"{one.target}: {table.error}" for one in done for table in one.tables if table.error]
+            outcomes = maintain(open_runtime(self.pipeline), dry_run=is_dry(context))
+            self.log.info(
+                "%s %s", "dry run, would do" if is_dry(context) else "done", [outcome.to_json() for outcome in outcomes]
+            )
+            failed = [
+                f"{outcome.target}: {table.error}" for outcome in outcomes for table in outcome.tables if table.error
+            ]
             if failed:
                 raise TargetUnavailable(f"{len(failed)} tables could not be maintained, such as {failed[0]}")
-        return {one.target: len(one.tables) for one in done}
+        return {outcome.target: len(outcome.tables) for outcome in outcomes}
 
 
 def loaded(folder: Path) -> dict[Path, PipelineConfig | None]:

@@ -78,15 +78,15 @@ def _build(files: list[Path]) -> dict[str, DAG]:
                     where=f"{path}:1",
                     hint="give one of them another name; two pipelines of one name would share one position",
                 )
-            made = [build_sync_dag(pipeline, path)]
+            file_dags = [build_sync_dag(pipeline, path)]
             if len(pipeline.targets) > 1:
-                made.append(build_catchup_dag(pipeline, path))
+                file_dags.append(build_catchup_dag(pipeline, path))
             first[pipeline.pipeline] = path
         except SluiceError as error:
-            made = [build_invalid_dag(path, error)]
+            file_dags = [build_invalid_dag(path, error)]
         except Exception as error:  # an error of one file must not prevent the other DAGs
-            made = [build_invalid_dag(path, unexpected(error, path))]
-        dags |= {dag.dag_id: dag for dag in made}
+            file_dags = [build_invalid_dag(path, unexpected(error, path))]
+        dags |= {dag.dag_id: dag for dag in file_dags}
     return dags
 
 
@@ -118,11 +118,11 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         _side_by_side(dag, pipeline, file, stages, rules)
         return dag
     with dag:
-        made: dict[str, BaseOperator] = {}
+        tasks: dict[str, BaseOperator] = {}
         for stage in stages:
-            made[stage.name] = _task(pipeline, file, stage, rules)
+            tasks[stage.name] = _task(pipeline, file, stage, rules)
             for name in stage.needs:
-                made[name] >> made[stage.name]
+                tasks[name] >> tasks[stage.name]
     return dag
 
 
@@ -145,9 +145,9 @@ def _side_by_side(
             **place_of(pipeline, StageKind.CAPTURE),
             **captures_first(pipeline),
         )
-        made: dict[str, BaseOperator] = {}
+        tasks: dict[str, BaseOperator] = {}
         for stage in stages:
-            given: dict[str, Any] = {
+            params: dict[str, Any] = {
                 "task_id": stage.name,
                 "task_display_name": display_name(stage, rules),
                 "pipeline": file,
@@ -156,7 +156,7 @@ def _side_by_side(
             }
             if stage.kind is StageKind.CAPTURE:
                 task: BaseOperator = CaptureOperator(
-                    execution_timeout=pipeline.run.max_time + pipeline.run.grace, **given, **captures_first(pipeline)
+                    execution_timeout=pipeline.run.max_time + pipeline.run.grace, **params, **captures_first(pipeline)
                 )
             else:
                 task = StageOperator(
@@ -164,11 +164,11 @@ def _side_by_side(
                     color=stage.type.color,
                     trigger_rule=TriggerRule.ONE_SUCCESS,
                     execution_timeout=pipeline.run.max_time + timedelta(hours=2),
-                    **given,
+                    **params,
                     **_outlets(pipeline, stage),
                 )
-            [sense, *(made[name] for name in stage.needs)] >> task
-            made[stage.name] = task
+            [sense, *(tasks[name] for name in stage.needs)] >> task
+            tasks[stage.name] = task
 
 
 def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
@@ -318,9 +318,9 @@ def workers_of(pipeline: PipelineConfig, stages: Sequence[Stage]) -> int:
 
     With a backlog that is one per run of the window and a load per target; with a task per stage all of a run.
     """
-    given = pipeline.workers.at_most
-    if given != "auto":
-        return given
+    at_most = pipeline.workers.at_most
+    if at_most != "auto":
+        return at_most
     return len(stages) + 1 if pipeline.has_own_tasks else pipeline.window + len(pipeline.targets)
 
 

@@ -84,17 +84,17 @@ def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     return dag
 
 
-def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
+def form(pipeline: PipelineConfig, tables: Sequence[str]) -> dict[str, Param]:
     """Return the fields of the trigger form."""
     return {
-        "tables": tables_field(known),
+        "tables": tables_field(tables),
         "targets": targets_field(pipeline, "Which are compared"),
         "where": Param(
             "", type=["null", "string"], title="Condition",
             description="On columns of the one table named, at the source: only rows that meet it are compared.",
         ),
         "method": Param(
-            pipeline.verify.method.value, type="string", enum=[one.value for one in VerifyMethod], title="Method",
+            pipeline.verify.method.value, type="string", enum=[method.value for method in VerifyMethod], title="Method",
             description="compare: both sides are read. sweep: the targets are read and compared with their digests "
             "(verify.digest: log); what differs, or has none, is compared with the source then.",
         ),
@@ -127,18 +127,18 @@ class VerifyOperator(SluiceOperator):
 
         run: Any = context["dag_run"]
         runtime = open_runtime(self.pipeline)
-        asked, note = dict(context["params"]), RunNote(context)
+        params, note = dict(context["params"]), RunNote(context)
         try:
             require_known(run, form(runtime.pipeline, ()))
             spec = VerifySpec(
-                tables=as_list(asked.get("tables")),
-                targets=as_list(asked.get("targets")),
-                where=str(asked.get("where") or ""),
-                sample=float(asked.get("sample") or 100 * runtime.pipeline.verify.share) / 100,
-                repair=bool(asked.get("repair")),
-                overwrite=bool(asked.get("overwrite")),
-                method=VerifyMethod(asked.get("method") or runtime.pipeline.verify.method),
-                values=bool(asked.get("values")),
+                tables=as_list(params.get("tables")),
+                targets=as_list(params.get("targets")),
+                where=str(params.get("where") or ""),
+                sample=float(params.get("sample") or 100 * runtime.pipeline.verify.share) / 100,
+                repair=bool(params.get("repair")),
+                overwrite=bool(params.get("overwrite")),
+                method=VerifyMethod(params.get("method") or runtime.pipeline.verify.method),
+                values=bool(params.get("values")),
                 by=f"airflow:{run.run_id}",
             )
             result = verify(runtime, spec, _Told(note))

@@ -40,9 +40,9 @@ class Told:
     details: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, found: Steps | Told) -> Told:
-        """Return ``found``, as steps without details if it is no more than that."""
-        return found if isinstance(found, Told) else cls(found)
+    def of(cls, steps: Steps | Told) -> Told:
+        """Return ``steps``, without details if they are no more than steps."""
+        return steps if isinstance(steps, Told) else cls(steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,14 @@ class Action:
 
     def planned(self, runtime: Runtime, order: orders.Order) -> Plan:
         """Return the plan. Raises SluiceError if the action is not possible now."""
-        words, told = self.command(runtime.name, order), Told.of(self.plan(runtime, order))
+        words, answer = self.command(runtime.name, order), Told.of(self.plan(runtime, order))
         return Plan(
             self.name,
-            tuple(told.steps),
+            tuple(answer.steps),
             self.stakes(order),
             self.confirms(order),
             shlex.join(["sluice", *words]) if words else "",
-            told.details,
+            answer.details,
         )
 
 
@@ -151,8 +151,8 @@ def _make_missing_plan(runtime: Runtime, order: orders.Order) -> Told:
     last = last_check(runtime.store)
     if last is None:
         return Told([_MAKES, "it was not checked yet: Check lists the statements first"])
-    wrong = [f"{one['part']}: {one['why']}" for one in last.report["findings"]
-             if one["severity"] == "error" and not one["fix"]]  # fmt: skip
+    wrong = [f"{finding['part']}: {finding['why']}" for finding in last.report["findings"]
+             if finding["severity"] == "error" and not finding["fix"]]  # fmt: skip
     return Told([_MAKES, *(last.missing or [NOTHING_MISSING]), *wrong], last.report)
 
 
@@ -176,8 +176,8 @@ def _switched(on: bool) -> Callable[[Runtime, Any], Steps]:
         from sluice.operations.alert_rules import receivers
 
         tells = receivers(runtime.pipeline)
-        told = f"{', '.join(tells)} and the log are told" if tells else "the log is told"
-        return (f"{told} again when {order.rule} holds" if on else f"nobody is told any more when {order.rule} holds",)
+        text = f"{', '.join(tells)} and the log are told" if tells else "the log is told"
+        return (f"{text} again when {order.rule} holds" if on else f"nobody is told any more when {order.rule} holds",)
 
     return plan
 
@@ -235,8 +235,8 @@ def _dump_opens(pipeline: str, order: orders.Dump) -> Opens:
 def _dump_command(pipeline: str, order: orders.Dump) -> Sequence[str]:
     words = ["dump", "start", pipeline]
     for name in ("tables", "targets"):
-        for one in getattr(order, name):
-            words += [f"--{name[:-1]}", one]
+        for choice in getattr(order, name):
+            words += [f"--{name[:-1]}", choice]
     for name in ("where", "since", "until", "index"):
         if getattr(order, name):
             words += [f"--{name}", getattr(order, name)]
@@ -265,8 +265,8 @@ def _settled_dump(
     def do(runtime: Runtime, order: orders.OneDump, by: str) -> Steps:
         from sluice.flows.dump import progress
 
-        seen = getattr(progress, change)(runtime, order.dump, by=by)
-        return (f"dump {seen.id} is {seen.state}",)
+        view = getattr(progress, change)(runtime, order.dump, by=by)
+        return (f"dump {view.id} is {view.state}",)
 
     return plan, do
 
@@ -275,9 +275,9 @@ def _tune_plan(runtime: Runtime, order: orders.Tune) -> Steps:
     from sluice.flows.dump.progress import one_view
     from sluice.flows.dump.start import sensible
 
-    seen_view, wanted = one_view(runtime, order.dump), sensible(order.changes)
+    seen_view, settings = one_view(runtime, order.dump), sensible(order.changes)
     return [
-        f"dump {seen_view.id}: {name} {getattr(seen_view.tuning, name)} -> {value}" for name, value in wanted.items()
+        f"dump {seen_view.id}: {name} {getattr(seen_view.tuning, name)} -> {value}" for name, value in settings.items()
     ]
 
 
@@ -295,9 +295,9 @@ def _replay(runtime: Runtime, order: orders.Letters, by: str, *, dry_run: bool =
     from sluice.operations.deadletters.replay import replay
 
     outcomes = replay(runtime, order.ids, target=order.target or None, by=by, dry_run=dry_run)
-    told = {"replayed": "would be written" if dry_run else "was written", "superseded": _SUPERSEDED}
+    words = {"replayed": "would be written" if dry_run else "was written", "superseded": _SUPERSEDED}
     lines = [
-        f"{outcome.id} at {outcome.target}: {told.get(outcome.outcome, outcome.outcome)}"
+        f"{outcome.id} at {outcome.target}: {words.get(outcome.outcome, outcome.outcome)}"
         + (f": {outcome.why}" if outcome.why else "")
         for outcome in outcomes
     ]
@@ -310,7 +310,7 @@ _SUPERSEDED = "superseded: the target has a newer row, and keeps it"
 def _discard_plan(runtime: Runtime, order: orders.Discard) -> Told:
     from sluice.operations.deadletters.store import chosen
 
-    letters = [one for one in chosen(runtime, order.ids) if one.waiting]
+    letters = [letter for letter in chosen(runtime, order.ids) if letter.waiting]
     steps = [
         f"{letter.id}: {letter.op} {letter.table} is not delivered to {', '.join(letter.waiting)}" for letter in letters
     ]
@@ -357,15 +357,15 @@ def _verify_opens(pipeline: str, order: orders.Verify) -> Opens:
 
 def _given(order: orders.Order) -> dict[str, Any]:
     """Return the fields of a form that are filled in."""
-    asked = order.model_dump(exclude={"reason", "confirm"}, exclude_none=True)
-    return {name: value for name, value in asked.items() if value is not False and value != "" and value != []}
+    fields = order.model_dump(exclude={"reason", "confirm"}, exclude_none=True)
+    return {name: value for name, value in fields.items() if value is not False and value != "" and value != []}
 
 
 def _verify_command(pipeline: str, order: orders.Verify) -> Sequence[str]:
     words = ["verify", "run", pipeline]
     for name in ("tables", "targets"):
-        for one in getattr(order, name):
-            words += [f"--{name[:-1]}", one]
+        for choice in getattr(order, name):
+            words += [f"--{name[:-1]}", choice]
     if order.where:
         words += ["--where", order.where]
     if order.sample is not None:
@@ -420,8 +420,8 @@ _pause_dump, _resume_dump, _cancel_dump = (
 )
 
 ACTIONS: dict[str, Action] = {
-    one.name: one
-    for one in (
+    action.name: action
+    for action in (
         Action(
             name="pause",
             title="Pause",

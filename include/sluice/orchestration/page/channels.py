@@ -24,14 +24,14 @@ def add_channels(app: FastAPI, served: Served) -> None:
         from sluice.operations.channel import listed
 
         return [
-            {**one, "error": shown(one["error"]) if one["error"] else None}
-            for one in listed(folder=channels_folder(), pipelines_folder=served.folder)
-            if one["pipelines"] and all(has(user, pipeline, right) for pipeline in one["pipelines"])
+            {**line, "error": shown(line["error"]) if line["error"] else None}
+            for line in listed(folder=channels_folder(), pipelines_folder=served.folder)
+            if line["pipelines"] and all(has(user, pipeline, right) for pipeline in line["pipelines"])
         ]
 
     async def told(user: BaseUser, name: str, right: Right, call: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-        found = await served.own.run(partial(seen, user, right))
-        if name not in {one["channel"] for one in found}:
+        lines = await served.own.run(partial(seen, user, right))
+        if name not in {line["channel"] for line in lines}:
             raise HTTPException(404, f"there is no channel {shown(name)!r} whose two pipelines you may see")
         return await served.looking.run(partial(_asked, served, name, call))
 
@@ -47,8 +47,8 @@ def add_channels(app: FastAPI, served: Served) -> None:
         """Return a channel, its pipelines, and the number that marks the changes that each of them loaded."""
         from sluice.operations.channel import show
 
-        found = await told(user, channel, Right.READ, show)
-        return JSONResponse({name: value for name, value in found.items() if name != "file"})
+        details = await told(user, channel, Right.READ, show)
+        return JSONResponse({name: value for name, value in details.items() if name != "file"})
 
     @app.get(ROOT + "/channels/{channel}/conflicts", summary="Conflicts", tags=["channels"])
     async def conflicts(channel: str, user: User) -> JSONResponse:

@@ -135,16 +135,16 @@ def _add_choices(app: FastAPI, served: Served) -> None:
         Nothing else of them is told.
         """
         await served.own.run(partial(_require_create, user))
-        found = await served.own.run(partial(_of_environment, user))
+        types = await served.own.run(partial(_of_environment, user))
         airflow, offset = AirflowSelf(request), 0
         while True:
             answer = await airflow.call("GET", f"/connections?limit={_PAGE}&offset={offset}")
             part = answer.get("connections", [])
-            found |= {str(one["connection_id"]): str(one.get("conn_type") or "") for one in part}
+            types |= {str(entry["connection_id"]): str(entry.get("conn_type") or "") for entry in part}
             offset += len(part)
             if not part or offset >= int(answer.get("total_entries", 0)):
                 break
-        return JSONResponse({"connections": [_described(name, found[name]) for name in sorted(found)]})
+        return JSONResponse({"connections": [_described(name, types[name]) for name in sorted(types)]})
 
     @app.get(ROOT + "/connections/{connection}/tables", summary="Tables of a source", tags=["editor"])
     async def tables(connection: str, user: User, type: str = "mysql") -> JSONResponse:
@@ -182,7 +182,7 @@ def _add_texts(app: FastAPI, served: Served) -> None:
                 "text": await served.looking.run(partial(refused, partial(applied, choices.base, plain)))
             })
         await served.own.run(partial(_require_create, user))
-        made = draft(
+        yaml_text = draft(
             choices.pipeline,
             source_type=choices.source_type,
             connection=choices.connection,
@@ -192,7 +192,7 @@ def _add_texts(app: FastAPI, served: Served) -> None:
             tables=[TableChoice(t.schema_, t.table, t.to, t.exclude, t.rename) for t in choices.tables],
             targets=[TargetChoice(t.name, t.type, t.connection) for t in choices.targets],
         )
-        return JSONResponse({"text": made})
+        return JSONResponse({"text": yaml_text})
 
     @app.post(ROOT + "/drafts/problems", summary="Problems of a text", tags=["editor"])
     async def problems(user: User, order: Text) -> JSONResponse:
@@ -221,7 +221,7 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         check = await served.read(path, "the last check", lambda runtime: last_check(runtime.store))
         plain = check.model_dump(mode="json") if check is not None else None
         if plain is not None:
-            plain["report"]["findings"] = [_lined(text, one) for one in plain["report"]["findings"]]
+            plain["report"]["findings"] = [_lined(text, finding) for finding in plain["report"]["findings"]]
         return JSONResponse({"last": plain, "run": await _newest_check(AirflowSelf(request), pipeline)})
 
     @app.get(ROOT + "/pipelines/{pipeline}/file", summary="The file of a pipeline", tags=["editor"])
@@ -231,15 +231,15 @@ def _add_texts(app: FastAPI, served: Served) -> None:
         right `act`.
         """
         path = await served.file(pipeline, user, Right.ACT)
-        found = await served.own.run(partial(refused, partial(read_text, path)))
-        form = await served.looking.run(partial(_form, found))
+        content = await served.own.run(partial(refused, partial(read_text, path)))
+        form = await served.looking.run(partial(_form, content))
         return JSONResponse({
             "file": shown(path.name),
-            "text": found,
-            "version": version_of(found),
+            "text": content,
+            "version": version_of(content),
             "choices": form.choices,
-            "lost": [shown(one) for one in form.lost],
-            "kept": [shown(one) for one in form.kept],
+            "lost": [shown(loss) for loss in form.lost],
+            "kept": [shown(key) for key in form.kept],
         })
 
     @app.post(ROOT + "/drafts/save", summary="Save a text", tags=["editor"])
@@ -302,13 +302,14 @@ def _require_rights(user: BaseUser, pipeline: PipelineConfig, old: PipelineConfi
     """Raise 403 for what the user may not name, unless the file named it before, and all that belongs to it."""
     before = _referred(old) if old is not None else []
     wrong = not_granted(_referred(pipeline), before, partial(_may_use, user))
-    said = [
-        _why_not(one.value) if one.refers is Refers.CONNECTION
-        else f"you may not set {shown(one.where)}: it names {_WORDS[one.refers]}, and is set by {SETTERS[one.refers]}"
-        for one in wrong
+    reasons = [
+        _why_not(reference.value) if reference.refers is Refers.CONNECTION
+        else f"you may not set {shown(reference.where)}: it names {_WORDS[reference.refers]}, and is set by "
+        f"{SETTERS[reference.refers]}"
+        for reference in wrong
     ]  # fmt: skip
-    if said:
-        raise HTTPException(403, "; ".join(dict.fromkeys(said)))
+    if reasons:
+        raise HTTPException(403, "; ".join(dict.fromkeys(reasons)))
 
 
 _WORDS = {
@@ -358,15 +359,15 @@ def _field(text: str, path: Sequence[str | int]) -> str:
 
 def _problems(path: Path | None, text: str) -> dict[str, Any]:
     file = path.name if path is not None else "the new file"
-    found = text_problems(text, file, PipelineConfig)
+    findings = text_problems(text, file, PipelineConfig)
     problems: dict[str, Any] = {
-        "problems": [{"line": line, "why": shown(why), "field": _field(text, at)} for line, why, at in found]
+        "problems": [{"line": line, "why": shown(why), "field": _field(text, at)} for line, why, at in findings]
     }
     if path is not None:
         old = read_text(path)
         problems |= {
             "diff": diff(old, text, file),
-            "effects": effects(old, text) if not found else [],
+            "effects": effects(old, text) if not findings else [],
             "version": version_of(old),
         }
     return problems

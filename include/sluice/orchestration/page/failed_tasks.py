@@ -31,15 +31,15 @@ async def failed_tasks(airflow: AirflowSelf, dag_id: str, window: int) -> list[d
 
     A run is open until a later one succeeded. ``window``: runs that are open at a time.
     """
-    tasks = [one for one in await _tasks(airflow, dag_id, window) if one["state"] in _SHOWN]
+    tasks = [task for task in await _tasks(airflow, dag_id, window) if task["state"] in _SHOWN]
     return list(await asyncio.gather(*(_described(airflow, dag_id, task) for task in tasks[:MOST])))
 
 
 async def clear_failed(airflow: AirflowSelf, dag_id: str, window: int) -> list[str]:
     """Clear the failed tasks of the open runs, and the tasks after them; returns a sentence for each run."""
     by_run: dict[str, list[str]] = {}
-    for one in await _tasks(airflow, dag_id, window):
-        by_run.setdefault(one["dag_run_id"], []).append(one["task_id"])
+    for task in await _tasks(airflow, dag_id, window):
+        by_run.setdefault(task["dag_run_id"], []).append(task["task_id"])
     steps = []
     for run, names in by_run.items():
         body = {
@@ -60,15 +60,16 @@ async def _tasks(airflow: AirflowSelf, dag_id: str, window: int) -> Sequence[Map
 
     A run by hand has no logical date, so that the time after which a run may start tells their order.
     """
-    asked = urlencode({"order_by": "-run_after", "limit": window + 5})
-    runs = (await airflow.call("GET", f"{runs_path(dag_id)}?{asked}"))["dag_runs"]
-    done = next((i for i, run in enumerate(runs) if run["state"] == "success"), len(runs))
-    order = [run["dag_run_id"] for run in reversed(runs[:done])]
+    query = urlencode({"order_by": "-run_after", "limit": window + 5})
+    runs = (await airflow.call("GET", f"{runs_path(dag_id)}?{query}"))["dag_runs"]
+    open_count = next((i for i, run in enumerate(runs) if run["state"] == "success"), len(runs))
+    order = [run["dag_run_id"] for run in reversed(runs[:open_count])]
     if not order:
         return []
-    wanted = urlencode([*(("state", state) for state in _STATES), ("limit", 100)])
-    found = (await airflow.call("GET", f"{runs_path(dag_id, '~')}/taskInstances?{wanted}"))["task_instances"]
-    return sorted((one for one in found if one["dag_run_id"] in order), key=lambda one: order.index(one["dag_run_id"]))
+    task_query = urlencode([*(("state", state) for state in _STATES), ("limit", 100)])
+    instances = (await airflow.call("GET", f"{runs_path(dag_id, '~')}/taskInstances?{task_query}"))["task_instances"]
+    of_open_runs = [instance for instance in instances if instance["dag_run_id"] in order]
+    return sorted(of_open_runs, key=lambda instance: order.index(instance["dag_run_id"]))
 
 
 async def _described(airflow: AirflowSelf, dag_id: str, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,6 +105,6 @@ async def _message(airflow: AirflowSelf, dag_id: str, run: str, task: str, attem
     for line in lines:
         match = _STARTS_IN.search(str(line.get("reason") or ""))
         if match and line.get("timestamp"):
-            said = datetime.fromisoformat(str(line["timestamp"]).replace("Z", "+00:00"))
-            return message, (said + timedelta(seconds=float(match[1]))).isoformat()
+            logged_at = datetime.fromisoformat(str(line["timestamp"]).replace("Z", "+00:00"))
+            return message, (logged_at + timedelta(seconds=float(match[1]))).isoformat()
     return message, None

@@ -45,11 +45,11 @@ def add_groups(app: FastAPI, served: Served) -> None:
         words. `may`: you may move the group.
         """
         heads = await served.own.run(partial(served.readable, user))
-        found = await served.own.run(partial(_groups_of, served.folder, heads))
-        named = {line["pipeline"] for one in found for line in one["pipelines"]}
+        group_lines = await served.own.run(partial(_groups_of, served.folder, heads))
+        named = {line["pipeline"] for group in group_lines for line in group["pipelines"]}
         wanted_heads = {path: head for path, head in heads.items() if head["pipeline"] in named}
-        statuses = {one["pipeline"]: one for one in await served.statuses(wanted_heads, listed=True)}
-        shown_now = await served.own.run(lambda: [_shown(one, statuses, user) for one in found])
+        statuses = {status["pipeline"]: status for status in await served.statuses(wanted_heads, listed=True)}
+        shown_now = await served.own.run(lambda: [_shown(group, statuses, user) for group in group_lines])
         return JSONResponse({"groups": shown_now})
 
     _add_move(app, served, GroupKind.SOURCE, orders.GroupOrder)
@@ -58,11 +58,11 @@ def add_groups(app: FastAPI, served: Served) -> None:
 
 def _groups_of(folder: Path, heads: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the groups with a readable pipeline, sources first. ``hidden``: pipelines that the user may not see."""
-    found: dict[tuple[GroupKind, str], dict[str, Any]] = {}
+    index: dict[tuple[GroupKind, str], dict[str, Any]] = {}
     for path, pipeline in _valid(folder):
         for kind in GroupKind:
             for name, own_places in places(kind, pipeline).items():
-                group = found.setdefault((kind, name), {"kind": kind.value, "name": name, "hidden": 0, "pipelines": []})
+                group = index.setdefault((kind, name), {"kind": kind.value, "name": name, "hidden": 0, "pipelines": []})
                 if str(path) not in heads:
                     group["hidden"] += 1
                     continue
@@ -70,16 +70,16 @@ def _groups_of(folder: Path, heads: dict[str, dict[str, Any]]) -> list[dict[str,
                     {"pipeline": place.pipeline, "target": place.target, "servers": list(place.servers)}
                     for place in own_places
                 ]
-    return [found[key] for key in sorted(found) if found[key]["pipelines"]]
+    return [index[key] for key in sorted(index) if index[key]["pipelines"]]
 
 
 def _shown(group: dict[str, Any], statuses: dict[str, dict[str, Any]], user: BaseUser) -> dict[str, Any]:
     """Return a group with the server and the state of each pipeline, and whether the user may move it."""
     lines = []
-    for one in group["pipelines"]:
-        status = statuses.get(one["pipeline"], {"state": "asked"})
-        words = in_words(status) if one["pipeline"] in statuses else {"text": "", "tone": "quiet"}
-        lines.append({**one, "server": _server(one["target"], status), "text": words["text"], "tone": words["tone"]})
+    for part in group["pipelines"]:
+        status = statuses.get(part["pipeline"], {"state": "asked"})
+        words = in_words(status) if part["pipeline"] in statuses else {"text": "", "tone": "quiet"}
+        lines.append({**part, "server": _server(part["target"], status), "text": words["text"], "tone": words["tone"]})
     may = not group["hidden"] and all(has(user, name, Right.ACT) for name in {line["pipeline"] for line in lines})
     return {**group, "pipelines": lines, "may": {Right.ACT.value: may}}
 
@@ -88,7 +88,7 @@ def _server(target: str, status: dict[str, Any]) -> str | None:
     """Return the server of a group that a pipeline reads or writes now; None: its status does not say."""
     if not target:
         return status.get("server") or None
-    return next((one.get("server") or None for one in status.get("targets") or () if one["name"] == target), None)
+    return next((side.get("server") or None for side in status.get("targets") or () if side["name"] == target), None)
 
 
 def _add_move(app: FastAPI, served: Served, kind: GroupKind, model: type[orders.GroupOrder]) -> None:
@@ -116,7 +116,7 @@ def _add_move(app: FastAPI, served: Served, kind: GroupKind, model: type[orders.
         tag="groups",
         name=f"{kind}_group",
         title=f"Move a {kind} group",
-        told=(f"Say what this would do in each pipeline. Changes nothing. {_RULES}", f"{_WHAT[kind]} {_RULES}"),
+        descriptions=(f"Say what this would do in each pipeline. Changes nothing. {_RULES}", f"{_WHAT[kind]} {_RULES}"),
     )
 
 
@@ -127,7 +127,7 @@ async def _moved(
     names = await served.own.run(partial(_allowed, served.folder, kind, group, user, order.pipelines))
 
     def call() -> list[GroupMove]:
-        paths = {one.pipeline: path for path, one in _valid(served.folder)}
+        paths = {pipeline.pipeline: path for path, pipeline in _valid(served.folder)}
         runtimes = [runtime_to_act(paths[name]) for name in names]
         by = f"{user.get_name()}@airflow"
         return list(move_group(kind, group, runtimes, order.model_dump(), by=by, dry_run=dry_run))
@@ -141,7 +141,7 @@ def _allowed(folder: Path, kind: GroupKind, group: str, user: BaseUser, only: li
     try:
         names = [member.pipeline for member in members(kind, group, folder)]
     except ConfigError as error:
-        own_pipelines = (one for _, one in _valid(folder) if has(user, one.pipeline, Right.READ))
+        own_pipelines = (pipeline for _, pipeline in _valid(folder) if has(user, pipeline.pipeline, Right.READ))
         if not any(group in places(kind, pipeline) for pipeline in own_pipelines):
             raise unknown from None
         raise HTTPException(409, shown(str(error))) from None

@@ -128,33 +128,33 @@ def dead_letters(
     """
     from sluice.operations.deadletters.store import letters
 
-    found = letters(runtime, everything=every)
+    all_letters = letters(runtime, everything=every)
     wanted_letters = [
-        one
-        for one in reversed(found)
-        if by in {"", one.by}
-        and (not target or target in one.targets)
-        and table in {"", one.table}
-        and reason.lower() in one.reason.lower()
+        letter
+        for letter in reversed(all_letters)
+        if by in {"", letter.by}
+        and (not target or target in letter.targets)
+        and table in {"", letter.table}
+        and reason.lower() in letter.reason.lower()
     ]
     return {
         "letters": [letter.to_json() for letter in wanted_letters[after : after + most]],
         "count": len(wanted_letters),
         "choices": {
-            "by": sorted({one.by for one in found}),
-            "target": sorted({name for one in found for name in one.targets}),
-            "table": sorted({one.table for one in found}),
+            "by": sorted({letter.by for letter in all_letters}),
+            "target": sorted({name for letter in all_letters for name in letter.targets}),
+            "table": sorted({letter.table for letter in all_letters}),
         },
     }
 
 
-def dead_letter(runtime: Runtime, wanted: str) -> dict[str, Any]:
+def dead_letter(runtime: Runtime, letter_id: str) -> dict[str, Any]:
     """Return one dead letter with its row; values of masked columns are masked. Raises ConfigError."""
     from sluice.operations.deadletters.store import contents, letter
 
-    one = letter(runtime, wanted)
-    row = contents(runtime, one) if one.stage != "skip" else {"row": {}, "before": None}
-    return {**one.to_json(), **{name: _texts(values) for name, values in row.items()}}
+    stored_letter = letter(runtime, letter_id)
+    row = contents(runtime, stored_letter) if stored_letter.stage != "skip" else {"row": {}, "before": None}
+    return {**stored_letter.to_json(), **{name: _texts(values) for name, values in row.items()}}
 
 
 def _texts(values: dict[str, Any] | None) -> dict[str, str | None] | None:
@@ -201,8 +201,8 @@ def batches_of_run(runtime: Runtime, dag_id: str, run: str) -> dict[str, Any]:
     from sluice.operations import status
     from sluice.orchestration.runtime import claim
 
-    mine = claim(dag_id, run)
-    return {"batches": status.batches_claimed(runtime, mine), "stages": status.stages_claimed(runtime, mine)}
+    own_claim = claim(dag_id, run)
+    return {"batches": status.batches_claimed(runtime, own_claim), "stages": status.stages_claimed(runtime, own_claim)}
 
 
 def with_runs(status: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def with_runs(status: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "run": _run(batch.get("claim") or "")}
 
     names = [name for name in ("recent", "in_flight") if name in status]
-    return status | {name: [linked(one) for one in status[name]] for name in names}
+    return status | {name: [linked(entry) for entry in status[name]] for name in names}
 
 
 def history(runtime: Runtime, span: str) -> dict[str, Any]:
@@ -233,13 +233,13 @@ def curve(path: Path) -> dict[str, Any]:
 
 def kept_curve(path: Path) -> dict[str, Any] | None:
     """Return the curve that was read in the last :data:`CURVE_S`; None: none was."""
-    at, found = _curves.get(path, (-CURVE_S, {}))
-    return found if time.monotonic() - at < CURVE_S else None
+    at, last_curve = _curves.get(path, (-CURVE_S, {}))
+    return last_curve if time.monotonic() - at < CURVE_S else None
 
 
 def _run(claim: str) -> dict[str, str] | None:
     """Return the run of this Airflow that has a claim; None for another process."""
     from sluice.orchestration.runtime import run_of
 
-    found = run_of(claim)
-    return {"dag_id": found[0], "run_id": found[1]} if found else None
+    dag_and_run = run_of(claim)
+    return {"dag_id": dag_and_run[0], "run_id": dag_and_run[1]} if dag_and_run else None

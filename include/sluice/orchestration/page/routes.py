@@ -64,8 +64,8 @@ def _add_lists(app: FastAPI, served: Served) -> None:
     async def one(pipeline: str, user: BaseUser) -> dict[str, Any]:
         heads = await served.own.run(partial(served.readable, user))
         wanted_heads = {path: head for path, head in heads.items() if pipeline in {head["pipeline"], head["dag_id"]}}
-        for found in await served.statuses(wanted_heads):
-            return found
+        for status in await served.statuses(wanted_heads):
+            return status
         raise HTTPException(404, f"there is no pipeline {shown(pipeline)!r} that you may see")
 
     @app.get(ROOT + "/pipelines", summary="All pipelines", tags=["pipelines"])
@@ -79,7 +79,7 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         heads = await served.own.run(partial(served.readable, user))
         statuses = await served.statuses(heads, listed=True)
         allowed = await served.own.run(lambda: [rights(user, status["pipeline"]) for status in statuses])
-        lines = [summary(one, may) for one, may in zip(statuses, allowed, strict=True)]
+        lines = [summary(status, may) for status, may in zip(statuses, allowed, strict=True)]
         service = {"service": served.service()} if served.service is not None else {}
         return JSONResponse({
             "pipelines": sorted(lines, key=trouble_first),
@@ -134,12 +134,12 @@ def _add_lists(app: FastAPI, served: Served) -> None:
         """
         heads = await served.own.run(partial(served.readable, user))
         paths = {Path(path): head["pipeline"] for path, head in heads.items() if head["state"] != "invalid"}
-        kept_paths = {path: one for path in paths if (one := reads.kept_curve(path)) is not None}
+        kept_paths = {path: last_curve for path in paths if (last_curve := reads.kept_curve(path)) is not None}
         due = [path for path in paths if path not in kept_paths]
-        found = await asyncio.gather(
+        curves = await asyncio.gather(
             *(served.curves.run(partial(reads.curve, path)) for path in due), return_exceptions=True
         )
-        newest = {**kept_paths, **dict(zip(due, found, strict=True))}
+        newest = {**kept_paths, **dict(zip(due, curves, strict=True))}
         pairs = ((name, newest[path]) for path, name in paths.items())
         return JSONResponse({
             "pipelines": {name: curve for name, curve in pairs if not isinstance(curve, BaseException)}
@@ -251,8 +251,8 @@ def _add_parts(app: FastAPI, served: Served) -> None:
         """Return one verification with the rows that differ; `latest`: the newest."""
         path = await served.own.run(partial(verified_file, served.folder, pipeline, user))
         name = "" if result == "latest" else result
-        found = await served.read(path, "the verifications", lambda runtime: reads.result(runtime, pipeline, name))
-        return JSONResponse({**found.to_json(), "line": found.in_a_line()})
+        answer = await served.read(path, "the verifications", lambda runtime: reads.result(runtime, pipeline, name))
+        return JSONResponse({**answer.to_json(), "line": answer.in_a_line()})
 
 
 def _add_action(app: FastAPI, served: Served, action: Action) -> None:
@@ -280,7 +280,7 @@ def _add_action(app: FastAPI, served: Served, action: Action) -> None:
         tag="actions",
         name=action.name,
         title=action.title,
-        told=(
+        descriptions=(
             f"Say what this would do, what is sent again and what is lost. Changes nothing. {needs}",
             f"{action.what} {needs}",
         ),
@@ -297,16 +297,16 @@ async def _do(
         by = f"{user.get_name()}@airflow"
 
         def done() -> dict[str, Any]:
-            told = Told.of(do(runtime_to_act(path), order, by))
-            return {"action": action.name, "steps": list(told.steps), "run": None, "details": told.details}
+            outcome = Told.of(do(runtime_to_act(path), order, by))
+            return {"action": action.name, "steps": list(outcome.steps), "run": None, "details": outcome.details}
 
         return await served.act(done)
     if opens is not None:
         await served.act(lambda: action.planned(runtime_to_act(path), order).to_json())  # is it possible?
-        asked = opens(pipeline.pipeline, order)
-        body = {"logical_date": None, "conf": asked.conf, "note": order.reason or None}
-        run = await airflow.call("POST", runs_path(asked.dag_id), body)
-        opened = {"dag_id": asked.dag_id, "run_id": run["dag_run_id"]}
-        return {"action": action.name, "steps": [f"run {opened['run_id']} of {asked.dag_id} is open"], "run": opened}
+        to_open = opens(pipeline.pipeline, order)
+        body = {"logical_date": None, "conf": to_open.conf, "note": order.reason or None}
+        run = await airflow.call("POST", runs_path(to_open.dag_id), body)
+        opened = {"dag_id": to_open.dag_id, "run_id": run["dag_run_id"]}
+        return {"action": action.name, "steps": [f"run {opened['run_id']} of {to_open.dag_id} is open"], "run": opened}
     steps = await clear_failed(airflow, dag_id_of(pipeline.pipeline), pipeline.window)
     return {"action": action.name, "steps": steps, "run": None}

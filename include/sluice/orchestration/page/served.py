@@ -94,16 +94,16 @@ def add_order(
     tag: str,
     name: str,
     title: str,
-    told: tuple[str, str],
+    descriptions: tuple[str, str],
 ) -> None:
     """Add the two routes of an order: its plan, and the deed.
 
     Args:
         path: below :data:`ROOT`, with the parameters of both functions.
         order: the model of the body, which they take as ``order``.
-        told: the descriptions of the plan and of the deed.
+        descriptions: those of the plan and of the deed.
     """
-    for call, where, text in ((plan, f"{path}/plan", told[0]), (deed, path, told[1])):
+    for call, where, text in ((plan, f"{path}/plan", descriptions[0]), (deed, path, descriptions[1])):
         call.__annotations__["order"] = order
         app.add_api_route(
             ROOT + where,

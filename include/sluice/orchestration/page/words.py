@@ -34,7 +34,7 @@ def in_words(status: Mapping[str, Any]) -> dict[str, Any]:
     may succeed.
     """
     tone, text = _said(status)
-    kinds = {one.get("kind", "") for one in status.get("failures") or ()}
+    kinds = {failure.get("kind", "") for failure in status.get("failures") or ()}
     may_retry = not kinds or not kinds <= _LOST
     return {"tone": tone, "text": text if len(text) <= _MOST else f"{text[: _MOST - 1]}…", "may_retry": may_retry}
 
@@ -67,10 +67,10 @@ def _said(status: Mapping[str, Any]) -> tuple[str, str]:
 
 def _copying(status: Mapping[str, Any], text: str) -> tuple[str, str]:
     """Return how far the first copies are, and why the slowest does not begin, "" if nothing hinders it."""
-    first = [one for one in status.get("dumps") or () if one.get("is_first_copy")]
+    first = [dump for dump in status.get("dumps") or () if dump.get("is_first_copy")]
     if not first:
         return text, ""
-    least = min(first, key=lambda one: float(one["share"]))
+    least = min(first, key=lambda dump: float(dump["share"]))
     why = least.get("no_reader_why") if least.get("no_reader_since_ms") else ""
     return f"{text} {int(100 * least['share'])} %", str(why or "")
 
@@ -129,7 +129,7 @@ def _part(part: str) -> str:
 
 def summary(status: Mapping[str, Any], rights: Mapping[str, bool]) -> dict[str, Any]:
     """Return the line of a pipeline in the list: its state in words and the figures that people look for first."""
-    dumps = [one for one in status.get("dumps") or () if one["state"] in {"running", "paused", "delivering"}]
+    dumps = [dump for dump in status.get("dumps") or () if dump["state"] in {"running", "paused", "delivering"}]
     verification = status.get("verification") or {}
     recent = status.get("recent") or ()
     return {
@@ -139,8 +139,13 @@ def summary(status: Mapping[str, Any], rights: Mapping[str, bool]) -> dict[str, 
         "description": status.get("description", ""),
         "source": status.get("source", ""),
         "targets": [
-            {"name": one["name"], "type": one["type"], "lag_ms": one["lag_ms"], "quarantined": bool(one["quarantined"])}
-            for one in status.get("targets") or ()
+            {
+                "name": target["name"],
+                "type": target["type"],
+                "lag_ms": target["lag_ms"],
+                "quarantined": bool(target["quarantined"]),
+            }
+            for target in status.get("targets") or ()
         ],
         "target_names": status.get("target_names", []),
         "state": status["state"],
