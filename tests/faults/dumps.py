@@ -58,7 +58,8 @@ class _Versions:
         self._seen: dict[int, int] = {}
         self.back: list[str] = []
         self.polls = 0
-        self._loops = [_Loop(world.source.connect, self._write), _Loop(world.target.connect, self._look)]
+        self._world = world
+        self._loops = [_Loop(self._connect, self._write), _Loop(world.target.connect, self._look)]
 
     def __enter__(self) -> _Versions:
         for loop in self._loops:
@@ -69,15 +70,22 @@ class _Versions:
         for loop in self._loops:
             loop.end()
 
+    def _connect(self, schema: str) -> pymysql.connections.Connection:
+        self._source = self._world.source
+        return self._source.connect(schema)
+
     def _write(self, cursor: pymysql.cursors.Cursor) -> None:
         self._version += 1
         key, act = self._dice.randrange(KEYS), self._dice.random()
-        if act < 0.4:
-            cursor.execute("REPLACE INTO versions VALUES (%s, %s)", (key, self._version))
-        elif act < 0.8:
-            cursor.execute("UPDATE versions SET version = %s WHERE id = %s", (self._version, key))
-        else:
-            cursor.execute("DELETE FROM versions WHERE id = %s", (key,))
+        with self._world.writing:
+            if self._source is not self._world.source:
+                raise pymysql.OperationalError("the source failed over")
+            if act < 0.4:
+                cursor.execute("REPLACE INTO versions VALUES (%s, %s)", (key, self._version))
+            elif act < 0.8:
+                cursor.execute("UPDATE versions SET version = %s WHERE id = %s", (self._version, key))
+            else:
+                cursor.execute("DELETE FROM versions WHERE id = %s", (key,))
 
     def _look(self, cursor: pymysql.cursors.Cursor) -> None:
         cursor.execute("SELECT id, version FROM versions")

@@ -18,6 +18,11 @@ def fail_over(world: World, choose: random.Random) -> str:
     Then it follows the other one.
     """
     world.rest()  # who writes is connected to one server
+    with world.writing:  # nothing may be written at the replica
+        return _fail_over(world, choose)
+
+
+def _fail_over(world: World, choose: random.Random) -> str:
     before, after = world.source, world.replica
     if not after.data_dir.exists():
         before.stop(60)

@@ -92,6 +92,7 @@ class World:
         self.replica = MySQLServer(self.folder / "replica", name="replica", server_id=203, port=ports.free_port())
         self._stack.callback(self.replica.kill)
         self.members = {201: "case_source", 203: "case_second"}
+        self.writing = threading.Lock()  # whoever holds it is the only one who may write at the source
         servers: dict[str, Any] = {"source": self.source, "target": self.target}
         self.zookeeper: Any = PositionsFile(self.folder / "positions.db")
         if not self.in_file:

@@ -20,6 +20,7 @@ from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError, SegmentError, SourceUnavailable, UnknownEvent
 from sluice.segments.packed import parted
 from sluice.segments.reader import read_file, verify_file
+from sluice.sources.mysql.reader.start_position import after_gtids
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from tests.support.capture.capturing import draining, head
 
@@ -122,6 +123,7 @@ def test_tagged_gtids(made):
     _, _, cursor, drain = made
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     drain.all()
+    before = drain.position
     cursor.execute("SET GTID_NEXT = 'AUTOMATIC:blue'")
     cursor.execute("INSERT INTO t VALUES (1)")
     cursor.execute("INSERT INTO t VALUES (2)")
@@ -132,7 +134,10 @@ def test_tagged_gtids(made):
     assert ":blue:" in changes[0].gtid
     assert changes[0].gtid != changes[1].gtid
     with open_connection(drain.endpoint) as connection:
-        assert server_info(connection).head.gtid_set == drain.position.gtid_set
+        info = server_info(connection)
+        assert info.head.gtid_set == drain.position.gtid_set
+        found = after_gtids(connection, info, before.gtid_set)
+    assert (found.file, found.offset) == (before.file, before.offset), "the first tagged one was not read"
 
 
 def test_rotation_and_big_rows(made):

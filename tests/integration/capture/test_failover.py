@@ -419,3 +419,22 @@ def test_a_replica_that_logs_nothing_or_skips_errors_is_refused(group: Group, ma
             group.second.options.update(kept)
             group.second.start()
     group.caught_up(made.schema)
+
+
+@pytest.mark.promise("B48")
+def test_a_server_that_logged_what_was_read_behind_what_was_not_is_refused(group: Group, made: Case) -> None:
+    """Somebody wrote at the replica: from there on, what was read already would be read a second time."""
+    own = "SET gtid_domain_id = 5" if group.mariadb else "DO 0"
+    group.second.execute(own, f"INSERT INTO `{made.schema}`.t VALUES (900, 'of the replica alone')")
+    insert(made, 1, 2)
+    wait_until(lambda: len(group.second.execute(f"SELECT 1 FROM `{made.schema}`.t")) == 3, "the replica")
+    made.run_until_head()
+    before = captured(made)
+    with pytest.raises(LostPosition, match="logged on this server after others that were not") as refused:
+        sluice(made, "failover", "case", "--to", "case_second", "--yes")
+    assert captured(made) == before
+    assert "would be read again" in refused.value.message
+    assert str(refused.value.hint).startswith("choose another server of the group; or begin at the end of this one")
+    insert(made, 3)
+    made.run_until_head()
+    assert rows(made, made.target) == [1, 2, 3]

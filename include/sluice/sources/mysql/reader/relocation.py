@@ -10,14 +10,15 @@ from sluice.errors import ConfigError, LostPosition
 from sluice.sources.mysql.events.gtids import MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
 from sluice.sources.mysql.position import Position, is_mariadb
-from sluice.sources.mysql.reader.start_position import after_gtids, events_of
+from sluice.sources.mysql.reader.start_position import after_gtids, events_of, mariadb_gtids, place_after
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
 _STEP_S = 0.2
-_CHOICES = (
-    "choose another server of the group; or, if the lost transactions can be abandoned, `sluice seek PIPELINE latest` "
-    "after the connection points here alone, then, with the pipeline running, `sluice verify PIPELINE --repair`"
+_AT_HEAD = (
+    "`sluice seek PIPELINE latest` after the connection points here alone, then, with the pipeline running, "
+    "`sluice verify PIPELINE --repair`"
 )
+_CHOICES = f"choose another server of the group; or, if the lost transactions can be abandoned, {_AT_HEAD}"
 
 
 def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: float, where: str) -> Position:
@@ -58,8 +59,39 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
             where=where,
             hint="they were purged, or applied with log_replica_updates=OFF; " + _CHOICES,
         )
-    position = after_gtids(connection, info, at.gtid_set)
+    position, again = _place_here(connection, info, at)
+    if again:
+        raise LostPosition(
+            f"transactions that were read up to {at} are logged on this server after others that were not, which begin "
+            f"at {position.file}:{position.offset}; they would be read again: {again}",
+            where=where,
+            hint=f"choose another server of the group; or begin at the end of this one's log, {_AT_HEAD}",
+        )
     return replace(position, gtid_set=at.gtid_set, commit_time_us=at.commit_time_us)
+
+
+def _place_here(connection: Any, info: ServerInfo, at: Position) -> tuple[Position, str]:
+    """Return the first transaction that was not read, and those after it that were, "" for none.
+
+    The log of a server has them in such an order if somebody wrote at a replica, if replicas apply in parallel without
+    ``replica_preserve_commit_order``, or with several domains of MariaDB.
+    """
+    if not info.is_mariadb:
+        position, before = place_after(connection, info, at.gtid_set)
+        if position == info.head:
+            return position, ""
+        question = "SELECT GTID_SUBTRACT(GTID_SUBTRACT(%s, %s), @@GLOBAL.gtid_purged)"
+        return position, str(rows_of(connection, question, (at.gtid_set, str(before)))[0][0] or "").replace("\n", "")
+    position, read = after_gtids(connection, info, at.gtid_set), MariaDbGtidState(at.gtid_set)
+    here = MariaDbGtidState(str(rows_of(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
+    names = [name for name, _ in info.binary_logs] if len(here.items()) > 1 else [position.file]
+    again = [
+        gtid
+        for name in names[names.index(position.file) :]
+        for offset, gtid in mariadb_gtids(connection, name)
+        if (name != position.file or offset > position.offset) and read.reaches(MariaDbGtidState(gtid))
+    ]
+    return position, ", ".join([*again[:3], *(["..."] if len(again) > 3 else [])])
 
 
 def _lacks(connection: Any, info: ServerInfo, at: Position) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,12 +15,15 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import StartPosition
 from sluice.errors import ConfigError, LostPosition
 from sluice.mysql.client import undecoded
+from sluice.sources.mysql.events.gtids import GtidSet
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
 _FIRST_OFFSET = 4
 _GTID_EVENTS = {33, 34, 42, 162}  # GTID, anonymous GTID, tagged GTID, MariaDB's GTID
+_GTID_KINDS = {"gtid", "gtid_tagged_log_event"}
+"""The same as SHOW BINLOG EVENTS calls them, without the anonymous one."""
 _FORMAT, _ROTATE, _HEARTBEAT = 15, 4, {27, 41}
 _EVENTS_A_QUERY = 20_000
 _LAST_ADDRESSABLE = 2**32 - 1
@@ -107,10 +111,7 @@ def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Posi
 
 
 def after_gtids(connection: Any, info: ServerInfo, executed: str) -> Position:
-    """Return the first transaction that is not in ``executed``.
-
-    The server compares the sets; it knows tags and domains.
-    """
+    """Return the first transaction that is not in ``executed``. Raises ConfigError if that is no GTID set."""
     if info.is_mariadb:
         try:
             rows = rows_of(
@@ -129,35 +130,51 @@ def after_gtids(connection: Any, info: ServerInfo, executed: str) -> Position:
         raise ConfigError(
             f"{executed!r} is not a GTID set", hint="write uuid:1-100, as SHOW BINARY LOG STATUS prints it"
         ) from error
-    candidate: str | None = None
-    for name, _ in reversed(info.binary_logs):
-        before = _previous_gtids(connection, name)
-        if rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (before, executed))[0][0]:
-            candidate = name
+    return place_after(connection, info, executed)[0]
+
+
+def place_after(connection: Any, info: ServerInfo, executed: str) -> tuple[Position, GtidSet]:
+    """Return the first transaction of a MySQL that is not in ``executed``, and the transactions logged before it.
+
+    Raises LostPosition if such transactions were purged.
+    """
+    names = [name for name, _ in info.binary_logs]
+    for first in reversed(range(len(names))):
+        previous = _previous_gtids(connection, names[first])
+        if rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (previous, executed))[0][0]:
             break
-    if candidate is None:
+    else:
         purged = info.variables.get("gtid_purged", "").replace("\n", "")
         raise LostPosition(
             "the server has purged transactions that are not in the given GTID set", hint=f"gtid_purged is {purged}"
         )
-    for name, _ in info.binary_logs[[n for n, _ in info.binary_logs].index(candidate) :]:
+    executed_set, before = GtidSet(executed), GtidSet(previous)
+    for name in names[first:]:
         for offset, kind, text in events_of(connection, name):
-            if kind.lower() == "gtid":
-                gtid = text.split("'")[1] if "'" in text else text
-                if not rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (gtid, executed))[0][0]:
-                    return _at(info, name, offset)
-    return info.head
+            if kind.lower() in _GTID_KINDS:
+                transaction = GtidSet(text.split("'")[1])
+                if not executed_set.contains(transaction):
+                    return _at(info, name, offset), before
+                before.update(transaction)
+    return info.head, before
 
 
 def _scan_mariadb(connection: Any, info: ServerInfo, executed: str) -> Position:
     reached = {next(iter(part.split("-")[:1])): int(part.split("-")[2]) for part in executed.split(",")}
     for name, _ in info.binary_logs:
-        for offset, kind, text in events_of(connection, name):
-            if kind == "Gtid":
-                word = next((w for w in text.replace(",", " ").split() if w.count("-") == 2), "")
-                if word and int(word.split("-")[2]) > reached.get(word.split("-")[0], -1):
-                    return _at(info, name, offset)
+        for offset, gtid in mariadb_gtids(connection, name):
+            domain, _, number = gtid.split("-")
+            if int(number) > reached.get(domain, -1):
+                return _at(info, name, offset)
     return info.head
+
+
+def mariadb_gtids(connection: Any, file: str) -> Iterator[tuple[int, str]]:
+    """Yield (offset, GTID) of the transactions of a file of a MariaDB."""
+    for offset, kind, text in events_of(connection, file):
+        gtid = next((word for word in text.replace(",", " ").split() if word.count("-") == 2), "")
+        if kind == "Gtid" and gtid:
+            yield offset, gtid
 
 
 def _previous_gtids(connection: Any, file: str) -> str:
