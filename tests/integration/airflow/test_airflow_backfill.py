@@ -218,7 +218,8 @@ def test_a_run_that_is_marked_failed_or_deleted_leaves_a_dump_that_says_so(order
 
     def shown() -> int:
         """Return what the page says, which keeps an answer for a moment."""
-        return int(next(d for d in started.page("refill")["dumps"] if d["id"] == name)["no_reader_since_ms"])
+        shown_dumps = started.page("refill").get("dumps", ())  # a page that was just asked for has none yet
+        return next((int(dump["no_reader_since_ms"]) for dump in shown_dumps if dump["id"] == name), 0)
 
     wait_until(lambda: shown() == now().no_reader_since_ms > 0, "the page")
     if "Airflow ended the task read" in now().no_reader:  # its process had the time to say so
@@ -311,7 +312,7 @@ def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow, 
     last = views(orders.runtime())[-1]
     wait_until(lambda: one_view(orders.runtime(), last.id).workers, "its reader")
     end_run(started, again)
-    expect(page.locator("article[data-dump='no reader']")).to_contain_text("No reader since")
+    expect(page.locator(f"article[data-dump='no reader'][data-id='{last.id}']")).to_contain_text("No reader since")
     shot(page, "page-dump-no-reader")
     cancel(orders.runtime(), last.id, by="tester")
     expect(page.locator("article[data-dump=cancelled]").first).to_be_visible()

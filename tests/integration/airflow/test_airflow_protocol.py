@@ -425,6 +425,6 @@ def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirfl
                     {"dry_run": False, "dag_run_id": run["dag_run_id"], "only_failed": False},
                 )
         before = acknowledged(orders)
-        wait_until(lambda: acknowledged(orders) > before + 2, "further batches after the clears", 240)
+        wait_until(lambda: acknowledged(orders) > before + 2, "further batches after the clears", 600)
     wait_until(lambda: settled(orders), "delivery of everything", 180)
     history.assert_in_order()
