@@ -827,7 +827,7 @@ def test_a_session_that_the_server_ends_raises_no_error_of_a_driver(
     with case.source.open() as session:
         at = session.head
         given = {"start": "latest", "at": at, "delivered": at, "tables": [table], "table": table, "named": table,
-                 "wants": lambda _: True, "wanted": case.wanted, "fields": [], "asked": []}  # fmt: skip
+                 "wants": lambda _: True, "table_filter": case.wanted, "fields": [], "questions": []}  # fmt: skip
         asked = session.history if "." in question else session
         if asked is None:
             pytest.skip("its log contains definitions")
