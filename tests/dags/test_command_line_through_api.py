@@ -318,11 +318,11 @@ def test_every_command_says_whether_it_goes_through_the_api(done: list[Any]) -> 
     """One that cannot ends with its reason before it does anything."""
     found = dict(leaves(all_commands()))
     assert {name for name in found if not name.startswith("stack")} == {
-        name for name in service.REACH if not name.startswith("stack")
+        name for name in service.reach() if not name.startswith("stack")
     }
     service.choose("http://127.0.0.1:9")
     for name, command in found.items():
-        reach = service.REACH[name]
+        reach = service.reach()[name]
         if reach in {service.HERE, service.THROUGH}:
             continue
         with pytest.raises(ConfigError, match="cannot go through the API") as caught:

@@ -18,8 +18,8 @@ from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
 from sluice.errors import ConfigError
+from sluice.operations.verbs.table import NOTHING_MISSING, VERBS
 from sluice.orchestration.last_answers import LISTED_LOOKS
-from sluice.orchestration.page.actions import ACTIONS, NOTHING_MISSING
 from sluice.orchestration.page.airflow_self import OUTER_APP
 from sluice.orchestration.page.words import TONES, in_words, trouble_first
 from sluice.segments.store import SegmentStore
@@ -147,7 +147,7 @@ def states(client: TestClient) -> dict[str, str]:
 
 def test_every_route_needs_a_login(app: FastAPI) -> None:
     routes = api_routes(app)
-    assert len(routes) > 2 * len(ACTIONS)
+    assert len(routes) > 2 * len(VERBS)
     for method, path in routes:
         assert TestClient(app).request(method, path, json={}).status_code == 401, path
 
@@ -164,7 +164,7 @@ def test_roles_of_the_simple_auth_manager(as_role: AsRole, no_servers: None, rol
         assert (line["pipeline"], line["text"]) == ("shop", "in step")
         assert line["may"] == {name: role != "VIEWER" or name in {"read", "rows", "verified"} for name in line["may"]}
     expected = {None: 403, "VIEWER": 403}.get(role, 409)
-    for name in ACTIONS:
+    for name in VERBS:
         for path in (f"/api/v1/pipelines/shop/actions/{name}/plan", f"/api/v1/pipelines/shop/actions/{name}"):
             if name == "retry-now" and not path.endswith("plan") and expected == 409:
                 continue  # Airflow does it, and is not here
@@ -175,7 +175,7 @@ def test_roles_of_the_simple_auth_manager(as_role: AsRole, no_servers: None, rol
 
 def test_no_action_by_get_and_none_from_another_site(as_role: AsRole, no_servers: None) -> None:
     client = as_role("ADMIN")
-    for name in ACTIONS:
+    for name in VERBS:
         path = f"/api/v1/pipelines/shop/actions/{name}"
         assert client.get(path).status_code == 405
         assert client.post(path, json={}, headers={"Origin": "https://evil.example"}).status_code == 403
@@ -363,7 +363,7 @@ def test_openapi_describes_each_route(as_role: AsRole, app: FastAPI) -> None:
         for method, one in methods.items():
             assert one["description"], (method, path)
             assert one["summary"], (method, path)
-    assert len(described["paths"]) >= 2 * len(ACTIONS) + 10
+    assert len(described["paths"]) >= 2 * len(VERBS) + 10
     assert described["components"]["schemas"]["Skip"]["example"]["batch"] == 42
 
 

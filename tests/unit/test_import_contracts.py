@@ -199,7 +199,7 @@ flows/dump/progress flows/dump/reconcile flows/dump/start flows/dump/worker flow
 flows/load/ack flows/load/batch_changes flows/load/copies flows/load/isolation flows/load/load
 flows/job flows/load/redelivery flows/log_digests flows/mapped_names flows/run flows/runtime flows/snapshot/lost_batches
 flows/snapshot/rows flows/stage_work flows/standby flows/submit flows/transform/merge
-flows/transform/read_back flows/transform/stages operations/actions operations/adopt operations/alerts operations/channel
+flows/transform/read_back flows/transform/stages operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
 operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store operations/groups operations/last_check
 operations/lineage operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state
@@ -207,7 +207,7 @@ operations/recover/lost_target operations/recover/recapture operations/recover/r
 operations/recover/segments operations/retention operations/ruledev/tryout operations/schema operations/snapshot
 operations/status operations/stored operations/subscriptions operations/target_switch
 operations/verify/expected_rows
-operations/verify/digests operations/verify/log_window operations/verify/units operations/verify/verify
+operations/verify/digests operations/verify/log_window operations/verify/units operations/verify/verify operations/verbs/table operations/verbs/verb
 """
 """Modules of flows and operations in which a function is given the whole ``Runtime``."""
 

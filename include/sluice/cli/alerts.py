@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, Reason, out, print_json, print_plan
+from sluice.cli.console import AsJson, Pipeline, out, print_json
 from sluice.cli.service import service
-from sluice.errors import ConfigError
 
 alerts_app = typer.Typer(no_args_is_help=True, help="Alert rules: see which hold, switch one off and on.")
-
-Rule = Annotated[str, typer.Argument(help="Name of the rule, as `sluice alerts list` shows it.")]
 
 
 @alerts_app.command(name="list")
@@ -32,28 +29,6 @@ def list_alerts(pipeline: Pipeline, as_json: AsJson = False) -> None:
         table.add_row(escape(rule["rule"]), switched, _holds(rule), escape(rule["what"]))
     out.print(table)
     out.print(_told(alerts))
-
-
-@alerts_app.command()
-def on(pipeline: Pipeline, rule: Rule, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Tell people again when a rule holds."""
-    _switch(pipeline, rule, "on", reason, as_json)
-
-
-@alerts_app.command()
-def off(pipeline: Pipeline, rule: Rule, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Tell nobody when a rule holds, until it is switched on again."""
-    _switch(pipeline, rule, "off", reason, as_json)
-
-
-def _switch(pipeline: str, rule: str, to: str, reason: str, as_json: bool) -> None:
-    from sluice.model.nearest import meant
-    from sluice.operations.alert_rules import AlertRule
-
-    names = [alert_rule.value for alert_rule in AlertRule]
-    if rule not in names:
-        raise ConfigError(f"there is no alert rule {rule!r}{meant(rule, names)}", hint=f"there are {', '.join(names)}")
-    print_plan(service().act(pipeline, f"alert-{to}", {"rule": rule, "reason": reason}), as_json)
 
 
 def _holds(rule: dict[str, Any]) -> str:

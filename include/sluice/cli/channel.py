@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, out, print_json
+from sluice.cli.console import AsJson, out, print_json
 from sluice.cli.service import service
 from sluice.config.connections import from_environment
 from sluice.config.folders import channels_folder, pipelines_folder
@@ -48,13 +48,6 @@ def new(
         f"wrote {escape(str(path))}: `sluice check {escape(pipelines[0])}` looks at it; docs/two-way.md says how to "
         "begin"
     )
-
-
-@channel_app.command()
-def leave(pipeline: Pipeline) -> None:
-    """Let a pipeline work without its channel, after the channel's file was removed."""
-    service().act(pipeline, "channel-leave", {})
-    out.print(f"{escape(pipeline)} works without a channel", highlight=False)
 
 
 @channel_app.command(name="list")

@@ -7,13 +7,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.main
 from typer.core import TyperGroup
 
 from sluice.cli.service import guarded
+
+if TYPE_CHECKING:
+    from sluice.operations.verbs.verb import Verb
 
 _PIPELINES, _CONTROL, _DATA, _DEVELOPMENT = "Pipelines", "Control", "Data", "Development"
 
@@ -27,16 +30,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "verify": (_PIPELINES, "verify:verify_app"),
     "channel": (_PIPELINES, "channel:channel_app"),
     "schema": (_PIPELINES, "schema:schema_app"),
-    "pause": (_CONTROL, "control:pause"),
-    "resume": (_CONTROL, "control:resume"),
-    "restart": (_CONTROL, "control:restart"),
-    "rollback": (_CONTROL, "control:rollback"),
-    "skip": (_CONTROL, "control:skip"),
-    "redeliver": (_CONTROL, "control:redeliver"),
-    "adopt": (_CONTROL, "control:adopt"),
     "recover": (_CONTROL, "recover:recover"),
     "failover": (_CONTROL, "control:failover"),
-    "seek": (_CONTROL, "control:seek"),
     "audit": (_CONTROL, "control:audit"),
     "state": (_CONTROL, "state:state_app"),
     "alerts": (_CONTROL, "alerts:alerts_app"),
@@ -51,7 +46,22 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "formats": (_DEVELOPMENT, "targets:formats_app"),
     "stack": (_DEVELOPMENT, "stack:stack_app"),
 }
-"""Command -> the panel of the help that it stands in, and module:name of its function, or of its group."""
+"""Command -> the panel of the help that it stands in, and module:name of its function, or of its group. Commands that
+are made from the table of verbs are not listed.
+"""
+
+
+def verbs_below(group: str) -> dict[str, Verb]:
+    """Return the verbs whose command is made from the table: those of a group, or of no group ("")."""
+    from sluice.operations.verbs.table import VERBS
+
+    below: dict[str, Verb] = {}
+    for verb in VERBS.values():
+        words = verb.command.words if verb.command is not None and verb.command.help else ""
+        above, _, name = words.rpartition(" ")
+        if name and above == group:
+            below[name] = verb
+    return below
 
 
 class Commands(MutableMapping[str, Any]):
@@ -68,27 +78,29 @@ class Commands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            panel, place = self._known[name]
-            module, _, attribute = place.partition(":")
-            command = getattr(importlib.import_module(f"sluice.cli.{module}"), attribute)
-            parent = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
-            parent.callback()(_nothing)  # without one, an application of one command is that command
-            if isinstance(command, typer.Typer):
-                parent.add_typer(command, name=name, rich_help_panel=panel)
-            else:
-                parent.command(name, rich_help_panel=panel)(command)
-            root: Any = typer.main.get_command(parent)
-            self._made[name] = guarded(name, root.commands[name])
+            self._made[name] = guarded(
+                name, self._listed(name) if name in self._known else _of_verb("", name, _CONTROL)
+            )
         return self._made[name]
 
+    def _listed(self, name: str) -> Any:
+        panel, place = self._known[name]
+        module, _, attribute = place.partition(":")
+        command = getattr(importlib.import_module(f"sluice.cli.{module}"), attribute)
+        made_command = _click(name, command, panel)
+        if isinstance(command, typer.Typer):
+            made_command.commands |= {verb: _of_verb(name, verb) for verb in verbs_below(name)}
+        return made_command
+
     def __contains__(self, name: object) -> bool:
-        return name in self._known or name in self._made
+        return name in self._known or name in self._made or name in verbs_below("")
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._known, **self._made})
+        first = [name for name, (panel, _) in self._known.items() if panel == _PIPELINES]
+        return iter(dict.fromkeys([*first, *verbs_below(""), *self._known, *self._made]))
 
     def __len__(self) -> int:
-        return len({**self._known, **self._made})
+        return sum(1 for _ in self)
 
     def __setitem__(self, name: str, command: Any) -> None:
         self._made[name] = command
@@ -96,6 +108,26 @@ class Commands(MutableMapping[str, Any]):
     def __delitem__(self, name: str) -> None:
         self._known.pop(name, None)
         self._made.pop(name, None)
+
+
+def _of_verb(group: str, name: str, panel: str | None = None) -> Any:
+    """Make the command of a verb. Raises KeyError if there is none."""
+    verb = verbs_below(group)[name]
+    from sluice.cli.verbs import made_from
+
+    return _click(name, made_from(verb), panel)
+
+
+def _click(name: str, command: Any, panel: str | None) -> Any:
+    """Return what Typer makes of a function, or of a group."""
+    parent = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
+    parent.callback()(_nothing)  # without one, an application of one command is that command
+    if isinstance(command, typer.Typer):
+        parent.add_typer(command, name=name, rich_help_panel=panel)
+    else:
+        parent.command(name, rich_help_panel=panel)(command)
+    root: Any = typer.main.get_command(parent)
+    return root.commands[name]
 
 
 class LazyGroup(TyperGroup):

@@ -1,5 +1,5 @@
-"""Commands by which people control a pipeline: pause, resume, restart, rollback, skip, redeliver, adopt, seek,
-audit.
+"""Commands by which people control pipelines and that :mod:`sluice.cli.verbs` does not make: they act on groups, too,
+or only show.
 """
 
 from __future__ import annotations
@@ -18,113 +18,15 @@ from sluice.cli.console import (
     Yes,
     ask,
     out,
-    planned,
     print_error,
     print_json,
-    print_plan,
 )
 from sluice.cli.service import service
+from sluice.cli.verbs import act
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
     from sluice.operations.groups import GroupMove
-
-PipelineOrChannel = Annotated[
-    str, typer.Argument(help="Name of a pipeline or of a channel, or the path of a pipeline's file.")
-]
-
-
-def pause(pipeline: PipelineOrChannel, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Stop all work of a pipeline, or of both pipelines of a channel, within seconds, without losing anything."""
-    print_plan(service().act(pipeline, "pause", {"reason": reason}), as_json)
-
-
-def resume(pipeline: PipelineOrChannel, as_json: AsJson = False) -> None:
-    """Let a paused pipeline, or both pipelines of a channel, go on."""
-    print_plan(service().act(pipeline, "resume", {}), as_json)
-
-
-def restart(
-    pipeline: Pipeline,
-    reason: Reason = "",
-    grace: Annotated[
-        float | None, typer.Option(help="Seconds for which no other installation takes over; default: as configured.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Begin all work under way again from the same batches; leave time to restart workers or the scheduler."""
-    print_plan(service().act(pipeline, "restart", {"reason": reason, "grace_s": grace}), as_json)
-
-
-def planned_action(
-    pipeline: str, action: str, order: dict[str, Any], *, dry_run: bool, yes: bool, as_json: bool
-) -> None:
-    """Show the plan of an action, ask, do it."""
-    to = service()
-    planned(lambda dry: to.act(pipeline, action, order, dry_run=dry), dry_run, yes, as_json)
-
-
-def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Make the undelivered batches anew from their segments."""
-    planned_action(pipeline, "rollback", {}, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def skip(
-    pipeline: Pipeline,
-    *,
-    target: Annotated[str, typer.Argument(help="Name of the target.")],
-    batch: Annotated[int, typer.Argument(help="Number of its next batch.")],
-    lost: Annotated[
-        bool,
-        typer.Option("--lost", help="Its files are damaged or gone: don't read them; nothing is kept for a replay."),
-    ] = False,
-    reason: Reason = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Let a target do without a batch; its changes are kept in the dead-letter store."""
-    order = {"target": target, "batch": batch, "lost": lost, "reason": reason}
-    planned_action(pipeline, "skip", order, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def redeliver(
-    pipeline: Pipeline,
-    target: Annotated[str, typer.Argument(help="Name of the target.")],
-    from_batch: Annotated[
-        int | None, typer.Option("--from-batch", help="Default: after what the target says it holds.")
-    ] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Load acknowledged batches again, after a target was restored or replaced."""
-    order = {"target": target, "from_batch": from_batch}
-    planned_action(pipeline, "redeliver", order, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def seek(
-    pipeline: Pipeline,
-    to: Annotated[
-        str,
-        typer.Argument(
-            help="latest, earliest, binlog.000042:1234, a GTID set, or 2026-01-31T12:00:00Z. "
-            "May be left out with --drop-undelivered: where the first undelivered batch begins."
-        ),
-    ] = "",
-    drop: Annotated[
-        bool,
-        typer.Option(
-            "--drop-undelivered",
-            help="Do without the batches that are not delivered yet, e.g. as their files are lost.",
-        ),
-    ] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Move the captured position of a pipeline."""
-    planned_action(pipeline, "seek", {"to": to, "drop": drop}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def failover(
@@ -147,7 +49,7 @@ def failover(
     if group:
         move_group("source", group, {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    planned_action(pipeline, "failover", {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
+    act(pipeline, "failover", {"to": to, "reason": reason}, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def move_group(kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -178,31 +80,6 @@ def move_group(kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool
         out.print(f"[green]{len(moves) - refused} of {len(moves)} pipelines done[/]")
     if refused:
         raise typer.Exit(1)
-
-
-def adopt(
-    pipeline: Pipeline,
-    *,
-    target: Annotated[str, typer.Argument(help="Name of the target.")],
-    from_target: Annotated[
-        bool, typer.Option("--from-target", help="The target is right: read the log again from where it is.")
-    ] = False,
-    reset: Annotated[
-        bool,
-        typer.Option(
-            "--reset", help="ZooKeeper is right, or the target gets a new copy: overwrite what the target says."
-        ),
-    ] = False,
-    reason: Reason = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Say which side counts where a target and ZooKeeper do not agree on what was delivered."""
-    if from_target == reset:
-        raise ConfigError("say which side counts", hint="--from-target or --reset; --dry-run shows what each would do")
-    order = {"target": target, "side": "target" if from_target else "zookeeper", "reason": reason}
-    planned_action(pipeline, "adopt", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:

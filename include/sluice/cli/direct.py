@@ -38,14 +38,13 @@ class Direct:
 
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
         """Carry an action out, or return its plan."""
-        from sluice.operations.actions import act
         from sluice.operations.control import together, who
+        from sluice.operations.verbs.table import VERBS, act
 
         if action == "make-missing":
             return self._make_missing(pipeline)
-        if action in {"pause", "resume"} and not dry_run:
-            return together([act(runtime, action, order, by=who()) for runtime in self._meant(pipeline)])
-        return act(self._open(pipeline), action, order, by=who(), dry_run=dry_run)
+        runtimes = self._meant(pipeline) if VERBS[action].of_channel and not dry_run else [self._open(pipeline)]
+        return together([act(runtime, action, order, by=who(), dry_run=dry_run) for runtime in runtimes])
 
     def _make_missing(self, pipeline: str) -> ActionPlan:
         """Run the statements of the last check, which the person saw."""

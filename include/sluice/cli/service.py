@@ -38,11 +38,9 @@ _SCHEMA = "it works on the schema history with files of this machine; the API sh
 REACH: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            "status", "pause", "resume", "restart", "rollback", "skip", "redeliver", "adopt", "failover", "seek",
-            "audit", "check", "dump start", "dump list", "dump show", "dump pause", "dump resume", "dump cancel",
-            "dump tune", "verify run", "verify list", "verify show", "dead-letters list", "dead-letters show",
-            "dead-letters replay", "dead-letters discard", "channel list", "channel show", "channel conflicts",
-            "channel leave", "subscriptions list", "alerts list", "alerts on", "alerts off", "targets switch",
+            "status", "audit", "dump list", "dump show", "verify list", "verify show", "dead-letters list",
+            "dead-letters show", "channel list", "channel show", "channel conflicts", "subscriptions list",
+            "alerts list",
         ),
         THROUGH,
     ),
@@ -73,7 +71,7 @@ REACH: Mapping[str, str] = {
     "targets commit": "it loads batches in this process",
     "targets maintain": "it works on the files of targets in this process; the DAG sluice_retention does it every hour",
 }  # fmt: skip
-"""Command -> :data:`THROUGH`, :data:`HERE`, or why it cannot go through the API."""
+"""Command that is no verb -> :data:`THROUGH`, :data:`HERE`, or why it cannot go through the API."""
 
 _chosen: PageApi | None = None
 """The API that commands go through; None: they go by themselves."""
@@ -192,13 +190,22 @@ def _guard(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def reach() -> Mapping[str, str]:
+    """Return how far each command reaches, see :data:`REACH`; every verb goes through the API."""
+    from sluice.operations.verbs.table import VERBS
+
+    return {**REACH, **{verb.command.words: THROUGH for verb in VERBS.values() if verb.command is not None}}
+
+
 def require_reach(name: str, why: str = "") -> None:
     """Raise ConfigError if commands go through the API and this one cannot. ``why``: one of its options cannot."""
-    reach = why or REACH.get(name, "the API has nothing of the kind")
-    if _chosen is None or reach in {THROUGH, HERE}:
+    if _chosen is None:
+        return
+    obstacle = why or reach().get(name, "the API has nothing of the kind")
+    if obstacle in {THROUGH, HERE}:
         return
     raise ConfigError(
-        f"`sluice {name}` cannot go through the API of the page: {reach}",
+        f"`sluice {name}` cannot go through the API of the page: {obstacle}",
         where=_chosen.url,
         hint="run it without --api and SLUICE_API, where ZooKeeper and the servers can be reached; docs/page.md lists "
         "what goes through the API",

@@ -22,7 +22,8 @@ from sluice.cli.console import (
     out,
     print_json,
 )
-from sluice.cli.control import move_group, planned_action
+from sluice.cli.control import move_group
+from sluice.cli.verbs import act
 from sluice.config.user_kinds import FAMILIES, Kind
 from sluice.errors import ConfigError, SluiceError
 
@@ -161,7 +162,7 @@ def switch(
         move_group("target", group, order, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     order = {"target": target, **order}
-    planned_action(pipeline, "switch-target", order, dry_run=dry_run, yes=yes, as_json=as_json)
+    act(pipeline, "switch-target", order, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @targets_app.command()

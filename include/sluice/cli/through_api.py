@@ -71,13 +71,14 @@ class PageApi:
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
         """Carry an action out, or return its plan. It is confirmed by the pipeline's name, as on the page."""
         from sluice.operations.control import ActionPlan, together
+        from sluice.operations.verbs.table import VERBS
 
         if action == "make-missing" and not dry_run:
             return ActionPlan(action, tuple(self._check(pipeline, action, order)["applied"]))
         try:
             answers = [self._do(pipeline, action, order, dry_run=dry_run)]
         except ConfigError as error:
-            names = self._pipelines_of(pipeline) if action in {"pause", "resume"} else []
+            names = self._pipelines_of(pipeline) if VERBS[action].of_channel else []
             if not names:
                 raise error from None
             answers = [self._do(name, action, order, dry_run=dry_run) for name in names]

@@ -28,6 +28,7 @@ from sluice.config.lines import Origin
 from sluice.config.rights import Refers, require_plain
 from sluice.errors import ConfigError
 from sluice.model.batches import StageKind
+from sluice.model.grace import MAX_GRACE
 from sluice.model.nearest import meant
 from sluice.model.packing import SMALL_FILES
 from sluice.model.verify_method import VerifyMethod
@@ -51,9 +52,6 @@ _SHARE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%\s*")
 
 MAX_SPAN = timedelta(days=36500)
 MAX_SIZE = 2**50
-MAX_GRACE = timedelta(days=7)
-"""Longest time for which an announced restart keeps other installations waiting."""
-
 MAX_COUNT = 10**9
 
 

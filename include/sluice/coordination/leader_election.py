@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from sluice.config.pipeline import MAX_GRACE
 from sluice.coordination.layout import OWNER, RESTART, Layout
 from sluice.coordination.port import Conflict, Create, Put, Remove, Znode, Znodes
 from sluice.errors import LeaseHeld
+from sluice.model.grace import MAX_GRACE
 
 _log = structlog.get_logger()
 

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from sluice.coordination.alerts import OFF
 from sluice.errors import ConfigError
+from sluice.model.alert_rule import AlertRule
 
 if TYPE_CHECKING:
     from sluice.config.pipeline import NotifierConfig, PipelineConfig
     from sluice.coordination.state import PipelineState
-
-
-class AlertRule(StrEnum):
-    """A matter that people are alerted of."""
-
-    STOPPED = "stopped"
-    LAG = "lag"
-    DEAD_LETTERS = "dead_letters"
-    DIFFERENCES = "differences"
-    AT_RISK = "at_risk"
-    SUBSCRIPTION = "subscription"
 
 
 MEANINGS: dict[AlertRule, str] = {

@@ -18,8 +18,9 @@ from sluice.config.pipeline import NotifierConfig, PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, Fault, RetryableError, SluiceError
 from sluice.flows.runtime import Runtime
+from sluice.model.alert_rule import AlertRule
 from sluice.model.sizes import in_units
-from sluice.operations.alert_rules import AlertRule, rule_key, watches
+from sluice.operations.alert_rules import rule_key, watches
 from sluice.operations.retention import DISK
 from sluice.operations.status import Status
 from sluice.operations.subscriptions import alert_key

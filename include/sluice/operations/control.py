@@ -11,10 +11,10 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.config.pipeline import MAX_GRACE, PipelineConfig, StartPosition
+from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.capture.failover import fail_over, find_member
@@ -23,6 +23,7 @@ from sluice.flows.checkpoints import CheckpointCheck, require_no_checkpoints
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again, lost_segment
 from sluice.model.batches import Batch
+from sluice.model.grace import MAX_GRACE
 from sluice.model.offset import Offset
 from sluice.operations.deadletters.store import copy_of
 from sluice.segments.manifest import SegmentManifest
@@ -45,13 +46,14 @@ def who() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActionPlan:
-    """The steps that a command would take, in sentences."""
+    """The steps that a verb would take or took, in sentences. ``details``: the same for programs, as JSON values."""
 
     what: str
     steps: tuple[str, ...]
+    details: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as commands and the page show it."""
+        """Return the plan as commands show it."""
         return {"what": self.what, "steps": list(self.steps)}
 
 

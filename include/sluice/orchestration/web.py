@@ -24,19 +24,21 @@ from airflow.sdk.configuration import conf
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sluice.config.folders import docs_address
 from sluice.config.loading import yaml_files
-from sluice.config.pipeline import MAX_GRACE, PipelineConfig
+from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
+from sluice.operations.verbs.orders import Restart
+from sluice.operations.verbs.verb import Right
 from sluice.orchestration.dag_runs import dag_id_of
-from sluice.orchestration.dags.control import ACTIONS, act
+from sluice.orchestration.dags.control import act, form_actions
 from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.orchestration.last_answers import LastAnswers
 from sluice.orchestration.page import reads
-from sluice.orchestration.page.access import Right, file_for, may_read, verified_file
+from sluice.orchestration.page.access import file_for, may_read, verified_file
 from sluice.orchestration.page.headers import SecureHeaders
 from sluice.orchestration.page.imports import import_for, runtime_to_act
 from sluice.orchestration.page.routes import add_routes
@@ -255,11 +257,12 @@ def create_app(
     @app.post("/api/pipelines/{pipeline}/{action}")
     async def control(pipeline: str, action: str, user: User, order: Order) -> JSONResponse:
         path = await own.run(partial(file_for, pipelines, pipeline, user, Right.ACT))
-        if action not in ACTIONS:
-            raise HTTPException(404, f"{action!r} is not an action; there are {', '.join(ACTIONS)}")
+        if action not in form_actions():
+            raise HTTPException(404, f"{action!r} is not an action; there are {', '.join(form_actions())}")
 
         def do() -> ActionPlan:
-            return act(runtime_to_act(path), action, by=f"{user.get_name()}@airflow", **order.model_dump())
+            fields = order.model_dump(exclude={"confirm"})
+            return act(runtime_to_act(path), action, by=f"{user.get_name()}@airflow", **fields)
 
         try:
             plan = await acting.run(do)
@@ -280,13 +283,9 @@ def _version(files: Mapping[str, Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-class Order(BaseModel):
+class Order(Restart):
     """Body of a request to act on a pipeline; see :func:`sluice.orchestration.dags.control.act`."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    reason: str = Field("", max_length=2000)
-    grace_s: float | None = Field(None, ge=0, le=MAX_GRACE.total_seconds(), allow_inf_nan=False, strict=True)
     dry_run: bool = Field(False, strict=True)
 
 

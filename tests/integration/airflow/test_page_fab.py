@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sluice.orchestration.page.actions import ACTIONS
+from sluice.operations.verbs.table import VERBS
 from tests.support.servers.fab import PASSWORD, fab_airflow
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(1800)]
@@ -79,7 +79,7 @@ def test_a_role_of_fab_reads_and_acts_as_on_the_dag(url: str, user: str, acts: b
         assert set(may) == {"shop", "stock"}
         assert may["shop"] == {name: acts or name in {"read", "rows", "verified"} for name in may["shop"]}
         for name in ("pause", "dump-start", "verify", "repair", "make-missing"):
-            assert name in ACTIONS
+            assert name in VERBS
             for path in (f"{API}/shop/actions/{name}/plan", f"{API}/shop/actions/{name}"):
                 answer = asked.post(path, json={"confirm": "shop"})
                 assert (answer.status_code == 403) is not acts, (path, answer.text)

@@ -18,8 +18,9 @@ import pytest
 from sluice.coordination.failures import StageFailure
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import drain
+from sluice.model.alert_rule import AlertRule
 from sluice.operations import alert_watch
-from sluice.operations.alert_rules import AlertRule, switch
+from sluice.operations.alert_rules import switch
 from sluice.operations.alerts import check_lag, held
 from sluice.operations.retention import prune, rate_warning
 from sluice.operations.status import Silence, status

@@ -8,46 +8,52 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator, Param
 
 from sluice.config.loading import load_pipeline, yaml_files
-from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
+from sluice.operations.verbs.table import VERBS
+from sluice.operations.verbs.table import act as do
+from sluice.operations.verbs.verb import Verb
 from sluice.orchestration.dag_runs import CONTROL_ID
 from sluice.orchestration.dags.common import OWNER, START, shares
-from sluice.orchestration.dags.forms import require_known
+from sluice.orchestration.dags.forms import order_fields, require_known
 from sluice.orchestration.retry import boundary
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
     from sluice.operations.control import ActionPlan
 
-ACTIONS = ("pause", "resume", "restart", "rollback")
-CHECKS = ("check", "make-missing")
-"""Actions that open what a pipeline file names, so that a worker alone does them."""
-
 _DOC = """Press **Trigger**, choose a pipeline and what to do. It acts on all runs in flight within five seconds, and nothing is lost:
 
-- **pause**: tasks under way stop at their next safe point and wait, without a worker and without using up an attempt.
-- **resume**: they go on, each with the batch it had.
-- **restart**: everything under way begins again from the same batches; for the grace, no other installation takes over.
-- **rollback**: what was made of the undelivered batches is forgotten and made anew, with the rules as they are now.
-- **check**: what `sluice check PIPELINE` says; the page shows it. **make-missing**: what `sluice check PIPELINE --apply` runs.
+{verbs}
 
 The same from a shell: `sluice pause PIPELINE`. From a program: `POST /api/v2/dags/sluice_control/dagRuns` with this form's fields as
 `conf`, or `POST /sluice/api/pipelines/PIPELINE/ACTION`, which answers when it is done. Who did what: `sluice audit PIPELINE`."""  # noqa: E501
 
 
-def act(
-    runtime: Runtime, action: str, *, by: str, reason: str = "", grace_s: float | None = None, dry_run: bool = False
-) -> ActionPlan:
+def form_verbs() -> list[Verb]:
+    """Return the verbs that the form offers: those that the page may do itself, then those that only a worker does."""
+    return sorted((verb for verb in VERBS.values() if verb.in_form), key=lambda verb: verb.do is None)
+
+
+def form_actions() -> list[str]:
+    """Return the names of the verbs that need no worker."""
+    return [verb.name for verb in form_verbs() if verb.do is not None]
+
+
+def form_checks() -> list[str]:
+    """Return the names of the verbs that open what a pipeline file names, so that a worker alone does them."""
+    return [verb.name for verb in form_verbs() if verb.do is None]
+
+
+def act(runtime: Runtime, action: str, *, by: str, dry_run: bool = False, **order: Any) -> ActionPlan:
     """Carry out the action that a person chose. Raises ConfigError for an action that does not exist."""
-    from sluice.operations import actions
     from sluice.operations.control import ActionPlan
 
-    if action not in ACTIONS:
-        raise ConfigError(f"{action!r} is not an action", hint=f"choose one of {', '.join(ACTIONS)}")
-    if dry_run and action != "rollback":
+    if action not in form_actions():
+        raise ConfigError(f"{action!r} is not an action", hint=f"choose one of {', '.join(form_actions())}")
+    if dry_run and VERBS[action].plan is not None:
         return ActionPlan(action, (f"{runtime.name}: {action}; nothing was done",))
-    return actions.act(runtime, action, {"reason": reason, "grace_s": grace_s}, by=by, dry_run=dry_run)
+    return do(runtime, action, order, by=by, dry_run=dry_run)
 
 
 def open_to_act(path: str) -> Runtime:
@@ -73,24 +79,19 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
         params = context["params"]
         user = getattr(context["dag_run"], "triggering_user_name", None) or "airflow"
         with boundary():
-            require_known(context["dag_run"], ("pipeline", "action", "reason", "grace_s", "dry_run"))
+            fields = order_fields(form_verbs())
+            require_known(context["dag_run"], ("pipeline", "action", *fields, "dry_run"))
             path = self.files.get(params["pipeline"])
             if path is None:
                 name = str(params["pipeline"])
                 raise ConfigError(
                     f"there is no pipeline {name!r}{meant(name, self.files)}", hint=f"there are {sorted(self.files)}"
                 )
-            by, reason = f"{user}@airflow", params["reason"] or ""
-            if params["action"] in CHECKS:
-                return self._check(path, context, by=by, reason=reason)
-            plan = act(
-                open_to_act(path),
-                params["action"],
-                by=by,
-                reason=reason,
-                grace_s=params["grace_s"],
-                dry_run=params["dry_run"],
-            )
+            by = f"{user}@airflow"
+            if params["action"] in form_checks():
+                return self._check(path, context, by=by, reason=params["reason"] or "")
+            order = {name: params[name] for name in fields if params[name] is not None}
+            plan = act(open_to_act(path), params["action"], by=by, dry_run=params["dry_run"], **order)
         for step in plan.steps:
             self.log.info("%s: %s", plan.what, step)
         answer: dict[str, Any] = plan.to_json()
@@ -125,7 +126,7 @@ def build_control_dag(folder: Path) -> DAG:
         schedule=None,
         start_date=START,
         catchup=False,
-        doc_md=_DOC,
+        doc_md=_DOC.format(verbs="\n".join(f"- **{verb.name}**: {verb.what}" for verb in form_verbs())),
         tags={"sluice", "control"},
         default_args={"owner": OWNER, "retries": 2, **shares("default_pool", 1000)},
         params={
@@ -135,17 +136,8 @@ def build_control_dag(folder: Path) -> DAG:
                 type="string",
                 title="Pipeline",
             ),
-            "action": Param("pause", enum=[*ACTIONS, *CHECKS], type="string", title="What to do"),
-            "reason": Param(None, type=["null", "string"], title="Why", description="Goes into the audit."),
-            "grace_s": Param(
-                None,
-                type=["null", "number"],
-                minimum=0,
-                maximum=MAX_GRACE.total_seconds(),
-                title="Grace in seconds",
-                description="For restart: so long no other installation takes over. Empty: as the pipeline says (90 "
-                "s).",
-            ),
+            "action": Param("pause", enum=[verb.name for verb in form_verbs()], type="string", title="What to do"),
+            **order_fields(form_verbs()),
             "dry_run": Param(False, type="boolean", title="Only say what would be done"),
         },
     ) as dag:

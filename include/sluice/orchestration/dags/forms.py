@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from airflow.sdk import DAG, Param
@@ -18,9 +18,8 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
-
-if TYPE_CHECKING:
-    pass
+from sluice.operations.verbs.orders import Spelling
+from sluice.operations.verbs.verb import Verb
 
 _log = structlog.get_logger()
 
@@ -86,6 +85,32 @@ def overwrite_field(pipeline: str) -> dict[str, Param]:
         return {}
     described = "To a site of the channel: also over what was written there and the source does not have yet."
     return {"overwrite": Param(False, type=["null", "boolean"], title="Overwrite", description=described)}
+
+
+def order_fields(verbs: Sequence[Verb]) -> dict[str, Param]:
+    """Return the form fields of verbs, by name: those of their orders but for ``confirm``. Each may be left empty."""
+    fields: dict[str, Param] = {}
+    for order in dict.fromkeys(verb.order for verb in verbs):
+        for name, schema in order.model_json_schema()["properties"].items():
+            if name == "confirm" or name in fields:
+                continue
+            kinds = schema.get("anyOf", [schema])
+            limits = {word: value for word, value in kinds[0].items() if word not in _WORDS}
+            label = next((word.label for word in order.model_fields[name].metadata if isinstance(word, Spelling)), "")
+            users = [verb.name for verb in verbs if name in verb.order.model_fields]
+            described = schema.get("description", "")
+            fields[name] = Param(
+                None,
+                type=["null", kinds[0]["type"]],
+                title=label or name.replace("_", " ").capitalize(),
+                description=described if len(users) == len(verbs) else f"For {', '.join(users)}: {described}",
+                **limits,
+            )
+    return fields
+
+
+_WORDS = {"type", "title", "description", "default"}
+"""Words of a field's schema that its form field has in its own way."""
 
 
 def require_known(run: Any, fields: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,8 @@ from fastapi import HTTPException
 from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
+from sluice.operations.verbs.verb import Right
 from sluice.orchestration.dag_runs import CONTROL_ID, backfill_id_of, dag_id_of, verify_id_of
-
-
-class Right(StrEnum):
-    """A right of a user at a pipeline.
-
-    ``read``: see it. ``rows``: see values of rows, as task logs show them. ``act``: steer it. ``check``: steer it, and
-    open runs that check it. ``dump``, ``verify``: open runs that copy or compare. ``verified``: see what comparisons
-    found.
-    """
-
-    READ = "read"
-    ROWS = "rows"
-    ACT = "act"
-    CHECK = "check"
-    DUMP = "dump"
-    VERIFY = "verify"
-    VERIFIED = "verified"
 
 
 def may(user: BaseUser, dag_id: str, method: ResourceMethod, entity: DagAccessEntity | None = None) -> bool:

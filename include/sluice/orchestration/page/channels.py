@@ -13,7 +13,8 @@ from fastapi.responses import JSONResponse
 from sluice.config.folders import channels_folder
 from sluice.config.problems import shown
 from sluice.operations.server_questions import NoAnswer, server_questions
-from sluice.orchestration.page.access import Right, has
+from sluice.operations.verbs.verb import Right
+from sluice.orchestration.page.access import has
 from sluice.orchestration.page.served import ROOT, Served, User, refused
 
 

@@ -38,9 +38,10 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.model.findings import Finding
 from sluice.operations.connection_probe import OTHER_NAMES
 from sluice.operations.last_check import last_check
+from sluice.operations.verbs.verb import Right
 from sluice.orchestration.dag_runs import CONTROL_ID
-from sluice.orchestration.dags.control import CHECKS
-from sluice.orchestration.page.access import Right, file_of, has
+from sluice.orchestration.dags.control import form_checks
+from sluice.orchestration.page.access import file_of, has
 from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
 from sluice.orchestration.page.imports import import_for
 from sluice.orchestration.page.pipeline_files import ChangedMeanwhile, save, version_of, writable
@@ -404,7 +405,7 @@ async def _newest_check(airflow: AirflowSelf, pipeline: str) -> dict[str, Any] |
     runs = await airflow.call("GET", f"{runs_path(CONTROL_ID)}?order_by=-run_after&limit={_PAGE}")
     for run in runs["dag_runs"]:
         conf = run.get("conf") or {}
-        if conf.get("pipeline") == pipeline and conf.get("action") in CHECKS:
+        if conf.get("pipeline") == pipeline and conf.get("action") in form_checks():
             return {"dag_id": CONTROL_ID, "run_id": run["dag_run_id"], "state": run["state"]}
     return None
 

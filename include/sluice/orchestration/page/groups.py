@@ -18,9 +18,10 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 from sluice.operations.groups import GroupKind, GroupMove, members, move_group, places
-from sluice.orchestration.page import orders, reads
-from sluice.orchestration.page.access import Right, has
-from sluice.orchestration.page.actions import NOTHING, Plan, Stakes
+from sluice.operations.verbs import orders
+from sluice.operations.verbs.verb import NOTHING, Plan, Right, Stakes
+from sluice.orchestration.page import reads
+from sluice.orchestration.page.access import has
 from sluice.orchestration.page.imports import runtime_to_act
 from sluice.orchestration.page.served import ROOT, Served, User, add_order
 from sluice.orchestration.page.words import in_words

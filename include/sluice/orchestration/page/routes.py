@@ -14,10 +14,12 @@ from fastapi.responses import JSONResponse
 
 from sluice.config.loading import load_pipeline
 from sluice.config.problems import shown
+from sluice.operations.verbs.table import VERBS
+from sluice.operations.verbs.verb import Right, Verb
 from sluice.orchestration.dag_runs import dag_id_of
 from sluice.orchestration.page import reads
-from sluice.orchestration.page.access import Right, rights, verified_file
-from sluice.orchestration.page.actions import ACTIONS, Action, Told
+from sluice.orchestration.page.access import rights, verified_file
+from sluice.orchestration.page.actions import OPENS
 from sluice.orchestration.page.airflow_self import AirflowSelf, runs_path
 from sluice.orchestration.page.channels import add_channels
 from sluice.orchestration.page.editor import add_editor
@@ -51,8 +53,8 @@ def add_routes(app: FastAPI, served: Served) -> None:
     add_channels(app, served)
     add_groups(app, served)
     add_editor(app, served)
-    for action in ACTIONS.values():
-        _add_action(app, served, action)
+    for verb in VERBS.values():
+        _add_verb(app, served, verb)
 
     @app.get(ROOT + "/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:
@@ -255,58 +257,58 @@ def _add_parts(app: FastAPI, served: Served) -> None:
         return JSONResponse({**answer.to_json(), "line": answer.in_a_line()})
 
 
-def _add_action(app: FastAPI, served: Served, action: Action) -> None:
-    """Add the two routes of an action: its plan, and the deed."""
+def _add_verb(app: FastAPI, served: Served, verb: Verb) -> None:
+    """Add the two routes of a verb: its plan, and the deed."""
 
     async def plan(pipeline: str, user: User, order: Any) -> JSONResponse:
-        path = await served.file(pipeline, user, action.right)
-        return JSONResponse(await served.act(lambda: action.planned(runtime_to_act(path), order).to_json()))
+        path = await served.file(pipeline, user, verb.right)
+        return JSONResponse(await served.act(lambda: verb.planned(runtime_to_act(path), order).to_json()))
 
     async def deed(pipeline: str, user: User, order: Any, request: Request) -> JSONResponse:
-        path = await served.file(pipeline, user, action.right)
-        if action.confirms(order) and order.confirm != pipeline:
+        path = await served.file(pipeline, user, verb.right)
+        if verb.at_stake(order) and order.confirm != pipeline:
             raise HTTPException(
-                409, f"{action.title.lower()} of {pipeline} puts data at stake: repeat the pipeline's name in `confirm`"
+                409, f"{verb.title.lower()} of {pipeline} puts data at stake: repeat the pipeline's name in `confirm`"
             )
-        return JSONResponse(await _do(served, action, path, user=user, order=order, airflow=AirflowSelf(request)))
+        return JSONResponse(await _do(served, verb, path, user=user, order=order, airflow=AirflowSelf(request)))
 
-    needs = f"Needs the right `{action.right.value}`."
+    needs = f"Needs the right `{verb.right.value}`."
     add_order(
         app,
-        f"/pipelines/{{pipeline}}/actions/{action.name}",
+        f"/pipelines/{{pipeline}}/actions/{verb.name}",
         plan,
         deed,
-        action.order,
+        verb.order,
         tag="actions",
-        name=action.name,
-        title=action.title,
+        name=verb.name,
+        title=verb.title,
         descriptions=(
             f"Say what this would do, what is sent again and what is lost. Changes nothing. {needs}",
-            f"{action.what} {needs}",
+            f"{verb.what} {needs}",
         ),
     )
 
 
 async def _do(
-    served: Served, action: Action, path: Path, *, user: BaseUser, order: Any, airflow: AirflowSelf
+    served: Served, verb: Verb, path: Path, *, user: BaseUser, order: Any, airflow: AirflowSelf
 ) -> dict[str, Any]:
-    """Carry an action out and return what was done, and the run that was opened for it."""
-    do, opens = action.do, action.opens
+    """Carry a verb out and return what was done, and the run that was opened for it."""
+    do, opens = verb.do, OPENS.get(verb.name)
     pipeline = await served.own.run(partial(load_pipeline, path))
     if do is not None:
         by = f"{user.get_name()}@airflow"
 
         def done() -> dict[str, Any]:
-            outcome = Told.of(do(runtime_to_act(path), order, by))
-            return {"action": action.name, "steps": list(outcome.steps), "run": None, "details": outcome.details}
+            outcome = do(runtime_to_act(path), order, by, False)
+            return {"action": verb.name, "steps": list(outcome.steps), "run": None, "details": outcome.details}
 
         return await served.act(done)
     if opens is not None:
-        await served.act(lambda: action.planned(runtime_to_act(path), order).to_json())  # is it possible?
-        to_open = opens(pipeline.pipeline, order)
-        body = {"logical_date": None, "conf": to_open.conf, "note": order.reason or None}
-        run = await airflow.call("POST", runs_path(to_open.dag_id), body)
-        opened = {"dag_id": to_open.dag_id, "run_id": run["dag_run_id"]}
-        return {"action": action.name, "steps": [f"run {opened['run_id']} of {to_open.dag_id} is open"], "run": opened}
+        await served.act(lambda: verb.planned(runtime_to_act(path), order).to_json())  # is it possible?
+        dag_id, conf = opens(pipeline.pipeline, order)
+        body = {"logical_date": None, "conf": conf, "note": order.reason or None}
+        run = await airflow.call("POST", runs_path(dag_id), body)
+        opened = {"dag_id": dag_id, "run_id": run["dag_run_id"]}
+        return {"action": verb.name, "steps": [f"run {opened['run_id']} of {dag_id} is open"], "run": opened}
     steps = await clear_failed(airflow, dag_id_of(pipeline.pipeline), pipeline.window)
-    return {"action": action.name, "steps": steps, "run": None}
+    return {"action": verb.name, "steps": steps, "run": None}

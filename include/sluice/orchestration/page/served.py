@@ -15,8 +15,9 @@ from pydantic import BaseModel
 
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
+from sluice.operations.verbs.verb import Right
 from sluice.orchestration.page import reads
-from sluice.orchestration.page.access import Right, file_for
+from sluice.orchestration.page.access import file_for
 
 ROOT = "/api/v1"
 """The path of version 1 of the API, below the page's."""
