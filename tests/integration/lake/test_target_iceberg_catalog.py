@@ -20,14 +20,14 @@ pytest.importorskip("pyiceberg")
 
 import pyiceberg.catalog
 import pyiceberg.table
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.serializers import FromInputFile
 
 from sluice.targets.iceberg import client
 from sluice.targets.iceberg.catalog import KeptCatalog
 from sluice.targets.iceberg.client import Place
-from sluice.targets.iceberg.manifests import MANIFESTS
+from sluice.targets.iceberg.manifest_files import CONTENTS
 from tests.support.benches.iceberg_bench import IcebergBench
 
 
@@ -44,7 +44,7 @@ def test_a_metadata_file_is_read_once_and_never_copied(tmp_path: Path, monkeypat
     pipe.deliver(*((table, [new(1, "a", 1)]) for table in tables))
     read: Counter[str] = Counter()
     copies = []
-    reads, copied, opened = FromInputFile.table_metadata, pyiceberg.catalog.update_table_metadata, AvroFile.__enter__
+    reads, copied, opened = FromInputFile.table_metadata, pyiceberg.catalog.update_table_metadata, PyArrowFile.open
 
     def counted(file: Any, *more: Any) -> Any:
         read[file.location] += 1
@@ -54,24 +54,24 @@ def test_a_metadata_file_is_read_once_and_never_copied(tmp_path: Path, monkeypat
         copies.append(args)
         return copied(*args, **more)
 
-    def opening(file: Any) -> Any:
-        read[file.input_file.location] += 1
-        return opened(file)
+    def opening(file: Any, *more: Any) -> Any:
+        read[file.location] += file.location.endswith(".avro")
+        return opened(file, *more)
 
     monkeypatch.setattr(FromInputFile, "table_metadata", staticmethod(counted))
     for module in (pyiceberg.catalog, pyiceberg.table):
         monkeypatch.setattr(module, "update_table_metadata", copying)
-    monkeypatch.setattr(AvroFile, "__enter__", opening)
+    monkeypatch.setattr(PyArrowFile, "open", opening)
     pipe.deliver(*((table, [changed((1, "a", 1), (1, "b", 2))]) for table in tables))
     assert copies == []
-    assert not read
+    assert not +read
     client._catalogs.begin()  # as another process
-    MANIFESTS.begin()
+    CONTENTS.begin()
     read.clear()
     pipe.deliver(*((table, [changed((1, "b", 2), (1, "c", 3))]) for table in tables))
     assert sum(path.endswith(".json") for path in read) == len(tables) + 1
     assert sum(path.endswith(".avro") for path in read) >= len(tables)
-    assert set(read.values()) == {1}
+    assert set((+read).values()) == {1}
     monkeypatch.undo()
     assert [pipe.state(table) for table in tables] == [Counter([(1, "c", 3)])] * len(tables)
     for table in tables:
@@ -79,33 +79,21 @@ def test_a_metadata_file_is_read_once_and_never_copied(tmp_path: Path, monkeypat
         assert found.metadata == reads(found.io.new_input(found.metadata_location))
 
 
-def test_entries_of_a_manifest_are_kept_as_they_are_stored(tmp_path: Path) -> None:
-    """Those of rows and of delete files, also of manifests that were put together; and nothing else stays in memory."""
+def test_manifests_are_kept_as_they_are_stored(tmp_path: Path) -> None:
+    """Those of rows and of delete files, also of manifests that were put together; the least recently used go first."""
     bench = IcebergBench(tmp_path, mode="merge")
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
-    MANIFESTS.begin()
+    CONTENTS.begin()
     for number in range(24):
         keys = range(10 * number, 10 * number + 10)
         pipe.deliver((table, [*(new(key, "a", 1) for key in keys), *([gone(keys[0] - 1, "a", 1)] * (number > 0))]))
-    found = bench.table(table.table)
-    there = found.current_snapshot().manifests(found.io)
-    assert {str(one.content) for one in there} == {"ManifestContent.DATA", "ManifestContent.DELETES"}
-    paths = {found.current_snapshot().manifest_list, *(one.manifest_path for one in there)}
-    assert {path for path in MANIFESTS._there if "/people/" in str(path)} == paths
-    kept = [_entries(one, found.io, discard_deleted) for one in there for discard_deleted in (True, False)]
-    MANIFESTS.begin()
-    assert [_entries(one, found.io, discard_deleted) for one in there for discard_deleted in (True, False)] == kept
-
-
-def _entries(manifest: Any, io: Any, discard_deleted: bool) -> list[Any]:
-    """Return the values of a manifest's entries, and those of their files."""
-    return [
-        (one.status, one.snapshot_id, one.sequence_number, one.file_sequence_number, one.data_file.spec_id,
-            one.data_file._data[:-1])
-        for one in manifest.fetch_manifest_entry(io, discard_deleted)
-    ]  # fmt: skip
+    current = bench.table(table.table)
+    manifests = current.current_snapshot().manifests(current.io)
+    assert {str(manifest.content) for manifest in manifests} == {"ManifestContent.DATA", "ManifestContent.DELETES"}
+    for path in (current.current_snapshot().manifest_list, *(manifest.manifest_path for manifest in manifests)):
+        assert CONTENTS.get(path) == Path(path.removeprefix("file://")).read_bytes()
 
 
 def test_a_commit_from_an_older_state_is_made_on_the_newest_if_it_can_be(tmp_path: Path) -> None:

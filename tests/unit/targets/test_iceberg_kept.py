@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sluice.targets.iceberg import kept
-from sluice.targets.iceberg.kept import FileKeys, Kept
+from sluice.targets.iceberg.kept import FileKeys, Kept, MostRecent
 
 
 def test_files_are_kept_while_there_is_room_and_idle_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +32,17 @@ def test_files_are_kept_while_there_is_room_and_idle_ones_make_room(monkeypatch:
     assert [held.get(name) for name in ("c", "large")] == ["C", "L"]
     held.begin()
     assert held.get("c") is None
+
+
+def test_the_most_recently_used_values_stay() -> None:
+    recent = MostRecent[str](100)
+    for name in "abc":
+        recent.put(name, name.upper(), 40)
+        assert recent.get("a") in {"A", None}
+    assert [recent.get(name) for name in "abc"] == ["A", None, "C"]
+    recent.put("large", "L", 500)
+    assert [recent.get(name) for name in ("a", "c", "large")] == [None, None, "L"], "the newest one stays"
+    assert (recent.size("large"), recent.size("a")) == (500, 0)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,7 @@ Imports the library: only functions of this package import it.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -43,6 +41,7 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import bindparam, select, update
 
+from sluice.targets.iceberg.kept import MostRecent
 from sluice.targets.iceberg.snapshot import ReplacedFiles, replacing
 
 _USUAL_BYTES, _SNAPSHOT_BYTES = 8 * 2**10, 2**10
@@ -55,9 +54,7 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
     """The SQL catalog."""
 
     def __init__(self, name: str, **properties: str) -> None:
-        self._kept: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._contents: MostRecent[TableMetadata] = MostRecent(_MOST_BYTES)
         super().__init__(name, **properties)
 
     def load_table(self, identifier: Any) -> Table:
@@ -99,9 +96,8 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> Any:
         """Commit as the library does; the metadata that it wrote is cached."""
         response = self._moved(table, requirements, updates) or super().commit_table(table, requirements, updates)
-        with self._lock:
-            size = self._kept[table.metadata_location][1] if table.metadata_location in self._kept else _USUAL_BYTES
-        self._keep(response.metadata_location, response.metadata, size + _SNAPSHOT_BYTES)
+        size = (self._contents.size(table.metadata_location) or _USUAL_BYTES) + _SNAPSHOT_BYTES
+        self._contents.put(response.metadata_location, response.metadata, size)
         return response
 
     def _moved(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse | None:
@@ -148,22 +144,12 @@ class KeptCatalog(SqlCatalog):  # type: ignore[misc]
         return Table(identifier, metadata, location, self._load_file_io(metadata.properties, location), self)
 
     def _metadata(self, location: str) -> Any:
-        with self._lock:
-            if location in self._kept:
-                self._kept.move_to_end(location)
-                return self._kept[location][0]
-        file = load_file_io(properties=self.properties, location=location).new_input(location)
-        metadata, size = FromInputFile.table_metadata(file), len(file)
-        self._keep(location, metadata, size)
+        metadata = self._contents.get(location)
+        if metadata is None:
+            file = load_file_io(properties=self.properties, location=location).new_input(location)
+            metadata = FromInputFile.table_metadata(file)
+            self._contents.put(location, metadata, len(file))
         return metadata
-
-    def _keep(self, location: str, metadata: Any, size: int) -> None:
-        with self._lock:
-            if location not in self._kept:
-                self._kept[location] = (metadata, size)
-                self._bytes += size
-            while self._bytes > _MOST_BYTES and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
 
 
 def _updated(base: TableMetadata, updates: Iterable[Any], location: str) -> TableMetadata:

@@ -125,9 +125,11 @@ class Place:
         Raises TargetUnavailable, LoadError.
         """
         catalog, missing = self.catalog(), library().exceptions
+        from sluice.targets.iceberg.manifest_files import with_kept_manifests
+
         with errors(self, doing, ".".join(identifier)):
             try:
-                return catalog.load_table(identifier)
+                return with_kept_manifests(catalog.load_table(identifier))
             except (missing.NoSuchTableError, missing.NoSuchNamespaceError):
                 return None
 
@@ -142,16 +144,8 @@ class Place:
 
 def transaction(table: Any) -> Any:
     """See :class:`sluice.targets.iceberg.catalog.KeptTransaction`."""
-    from sluice.targets.iceberg.avro_forms import use_kept_avro_forms
-    from sluice.targets.iceberg.bounds import use_own_bounds
     from sluice.targets.iceberg.catalog import KeptTransaction
-    from sluice.targets.iceberg.manifests import use_kept_manifests
-    from sluice.targets.iceberg.settings_file import use_kept_settings
 
-    use_own_bounds()
-    use_kept_avro_forms()
-    use_kept_manifests()
-    use_kept_settings()
     return KeptTransaction(table)
 
 

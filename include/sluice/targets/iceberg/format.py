@@ -6,7 +6,6 @@ touched when they go or change.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -21,10 +20,8 @@ from sluice.targets.iceberg.client import Place, errors, transaction
 from sluice.targets.iceberg.commit_notes import is_first, lineage, said_by, still_holding
 from sluice.targets.iceberg.deletes import Deletes
 from sluice.targets.iceberg.maintain import Maintenance
-from sluice.targets.iceberg.manifests import drop_replaced
 from sluice.targets.iceberg.merge import COPY_ON_WRITE, Files, WriteMode, merge_parts
 from sluice.targets.iceberg.options import IcebergOptions
-from sluice.targets.iceberg.own_thread import in_own_thread
 from sluice.targets.iceberg.types import MERGE_MANIFESTS, arrow_schema, info_in, info_of, promotes, schema_of, type_of
 from sluice.targets.lake.conversions import converted_rows
 from sluice.targets.lake.format import Commit, CommitNote, Edits, Following, Names
@@ -229,18 +226,16 @@ class IcebergFormat:
 
     # -- rows ------------------------------------------------------------------------------------------------------
     @contextmanager
-    def _commit(self, table: TableId, lake_table: Any, note: CommitNote, rows: int = sys.maxsize) -> Iterator[Any]:
-        """Commit a transaction with its note. ``rows``: those to write, if they are counted.
+    def _commit(self, table: TableId, lake_table: Any, note: CommitNote) -> Iterator[Any]:
+        """Commit a transaction with its note.
 
         It makes a snapshot even without rows, so that the commit is refused if another came first.
         """
-        with errors(self.place, note.doing, self.uri(table)), in_own_thread(lake_table, rows):
-            before = lake_table.current_snapshot()
+        with errors(self.place, note.doing, self.uri(table)):
             change = transaction(lake_table)
             yield change
             self._note_in(change, note)
             change.commit_transaction()
-            drop_replaced(before, lake_table.current_snapshot())
 
     def noted(self, lake_table: Any, owner: str, scope: str, delivery: int) -> int | None:
         noted = self.property_of(lake_table, f"sluice/{owner}/{scope}").split()
@@ -250,8 +245,10 @@ class IcebergFormat:
         change.set_properties({f"sluice/{note.owner}/{note.scope}": f"{note.delivery} {note.number}"})
 
     def append(self, table: TableId, lake_table: Any, note: CommitNote, rows: pa.Table) -> None:
-        with self._commit(table, lake_table, note, rows.num_rows) as change:
-            change.append(rows.cast(self.arrow_schema(lake_table)), snapshot_properties=dict(note.said))
+        with self._commit(table, lake_table, note) as change:
+            update = change.update_snapshot(snapshot_properties=dict(note.said))
+            with update.merge_append() as snapshot:
+                Files(lake_table, change, snapshot).write(rows)
 
     def merge(
         self,
@@ -262,8 +259,7 @@ class IcebergFormat:
         info: TableInfo,
         key: Sequence[str],
     ) -> None:
-        rows = sum(len(part.gone) for part in parts)
-        with self._commit(table, lake_table, note, rows) as change, change.replacing(note.said) as snapshot:
+        with self._commit(table, lake_table, note) as change, change.replacing(note.said) as snapshot:
             files = Files(lake_table, change, snapshot, self.options.clusters(table, info))
             merge_parts(files, info, key, parts, self._mode(lake_table))
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -70,6 +71,45 @@ class Kept:
 
 
 KEPT = Kept()
+
+_T = TypeVar("_T")
+
+
+class MostRecent(Generic[_T]):
+    """The most recently used values of a process, up to ``most_bytes``; the newest one stays whatever its size."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.begin()
+        os.register_at_fork(after_in_child=self.begin)
+
+    def begin(self) -> None:
+        """Start with nothing."""
+        self._lock = threading.Lock()
+        self._values: OrderedDict[Hashable, tuple[_T, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: Hashable) -> _T | None:
+        """Return the value, None if there is none."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
+
+    def size(self, key: Hashable) -> int:
+        """Return the size with which a value was put, 0 if there is none."""
+        with self._lock:
+            return self._values[key][1] if key in self._values else 0
+
+    def put(self, key: Hashable, value: _T, size: int) -> None:
+        """Add a value of ``size`` bytes, unless the key has one."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = (value, size)
+                self._bytes += size
+            while self._bytes > self.most_bytes and len(self._values) > 1:
+                self._bytes -= self._values.popitem(last=False)[1][1]
 
 
 @dataclass(frozen=True)

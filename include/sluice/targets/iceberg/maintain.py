@@ -21,7 +21,6 @@ from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import Place, errors, transaction
 from sluice.targets.iceberg.commit_notes import lineage, names_batch, still_holding
 from sluice.targets.iceberg.deletes import Deletes
-from sluice.targets.iceberg.manifests import MANIFESTS
 from sluice.targets.iceberg.merge import Files
 from sluice.targets.iceberg.options import IcebergOptions
 from sluice.targets.iceberg.types import info_of
@@ -161,12 +160,6 @@ class Maintenance:
         table = self._open() if self.options.maintenance.expire else None
         if table is None:
             return upkeep
-        try:
-            return self._expired(table, upkeep)
-        finally:
-            MANIFESTS.begin()  # those of old snapshots are of no use to loads
-
-    def _expired(self, table: Any, upkeep: Upkeep) -> Upkeep:
         before_ms = (datetime.now(UTC) - self.options.maintenance.keep).timestamp() * 1000
         retained_ids = {ref.snapshot_id for ref in table.refs().values()} | _as_of(table, before_ms)
         old = [
@@ -201,7 +194,6 @@ class Maintenance:
             return upkeep
         with self._errors("removing files that nothing names of"):
             orphans = _orphans(table, datetime.now(UTC) - settings.keep)
-            MANIFESTS.begin()
             if not self.dry_run:
                 _remove(table, orphans)
         return replace(upkeep, removed=upkeep.removed + len(orphans))

@@ -104,14 +104,29 @@ class Files:
             self.snapshot.append_data_file(file)
             self.written += 1
 
-    def _made(self, rows: pa.Table) -> Iterable[Any]:
-        """Write the files. The library derives the table's schema from that of the rows, which have it here; so it is
-        asked for partitions only.
+    def _made(self, rows: pa.Table) -> list[Any]:
+        """Write the files, without bounds of texts if the library cannot cut one.
+
+        The library raises the end of a cut bound by adding one to the number of its last character: U+D7FF is followed
+        by a number that is no character.
+        """
+        metadata = self.change.table_metadata
+        try:
+            return list(self._data_files(rows, metadata))
+        except UnicodeEncodeError:  # maintenance removes the files: no snapshot names them
+            texts = [name for name in rows.schema.names if pa.types.is_string(rows.schema.field(name).type)]
+            counts = {f"write.metadata.metrics.column.{name}": "counts" for name in texts}
+            without_bounds = metadata.model_copy(update={"properties": {**metadata.properties, **counts}})
+            return list(self._data_files(rows, without_bounds))
+
+    def _data_files(self, rows: pa.Table, metadata: Any) -> Iterable[Any]:
+        """Write the files as ``metadata`` has the table. The library derives the table's schema from that of the rows,
+        which have it here; so it is asked for partitions only.
         """
         from pyiceberg.io.pyarrow import _dataframe_to_data_files, bin_pack_arrow_table, write_file
         from pyiceberg.table import WriteTask
 
-        metadata, io, uuid = self.change.table_metadata, self.table.io, self.snapshot.commit_uuid
+        io, uuid = self.table.io, self.snapshot.commit_uuid
         data_files: Iterable[Any]
         if not metadata.spec().is_unpartitioned():
             data_files = _dataframe_to_data_files(metadata, rows, io, write_uuid=uuid, counter=self._numbers)
