@@ -136,8 +136,8 @@ def test_tagged_gtids(made):
     with open_connection(drain.endpoint) as connection:
         info = server_info(connection)
         assert info.head.gtid_set == drain.position.gtid_set
-        found = after_gtids(connection, info, before.gtid_set)
-    assert (found.file, found.offset) == (before.file, before.offset), "the first tagged one was not read"
+        start = after_gtids(connection, info, before.gtid_set)
+    assert (start.file, start.offset) == (before.file, before.offset), "the first tagged one was not read"
 
 
 def test_rotation_and_big_rows(made):

@@ -26,9 +26,7 @@ def test_files_are_kept_while_there_is_room_and_idle_ones_make_room(monkeypatch:
     assert [held.get(name) for name in "abc"] == [None, "B", "C"]
     held.put("large", "L", 101)
     assert held.get("large") is None
-    held.drop("b", "unknown")
-    assert held.get("b") is None
-    held.put("large", "L", 60)
+    held.put("large", "L", 20)
     assert [held.get(name) for name in ("c", "large")] == ["C", "L"]
     held.begin()
     assert held.get("c") is None

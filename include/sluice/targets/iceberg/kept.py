@@ -57,12 +57,6 @@ class Kept:
                 self._there[key] = value, size, time.monotonic()
                 self._bytes += size
 
-    def drop(self, *keys: Hashable) -> None:
-        """Drop values that nobody will ask for any more. A key that is not kept does nothing."""
-        with self._lock:
-            for key in keys:
-                self._bytes -= self._there.pop(key, (None, 0, 0.0))[1]
-
     def _give_up(self, before: float) -> None:
         """Drop the idle values, and note since when the others may be idle: no value has to be looked at until then."""
         for key in [key for key, (_, _, used) in self._there.items() if used < before]:

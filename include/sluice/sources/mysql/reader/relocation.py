@@ -83,8 +83,8 @@ def _place_here(connection: Any, info: ServerInfo, at: Position) -> tuple[Positi
         question = "SELECT GTID_SUBTRACT(GTID_SUBTRACT(%s, %s), @@GLOBAL.gtid_purged)"
         return position, str(rows_of(connection, question, (at.gtid_set, str(before)))[0][0] or "").replace("\n", "")
     position, read = after_gtids(connection, info, at.gtid_set), MariaDbGtidState(at.gtid_set)
-    here = MariaDbGtidState(str(rows_of(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
-    names = [name for name, _ in info.binary_logs] if len(here.items()) > 1 else [position.file]
+    several = len(_logged_by_mariadb(connection).items()) > 1
+    names = [name for name, _ in info.binary_logs] if several else [position.file]
     again = [
         gtid
         for name in names[names.index(position.file) :]
@@ -113,12 +113,16 @@ def _never_logged(connection: Any, info: ServerInfo, at: Position) -> str:
     return str(purged or "").replace("\n", "")
 
 
+def _logged_by_mariadb(connection: Any) -> MariaDbGtidState:
+    return MariaDbGtidState(str(rows_of(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
+
+
 def _lacks_mariadb(connection: Any, info: ServerInfo, at: Position) -> str:
     """Return the transactions of ``at`` that MariaDB has not executed, "" for none.
 
     A domain's last GTID stands for all before it; so exactly that one has to be in the log, of the same server.
     """
-    here = MariaDbGtidState(str(rows_of(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
+    here = _logged_by_mariadb(connection)
     wanted_state = MariaDbGtidState(at.gtid_set)
     behind = [
         f"{gtid} (it is at {here.of(domain) or 'none'})"

@@ -22,8 +22,7 @@ from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
 _FIRST_OFFSET = 4
 _GTID_EVENTS = {33, 34, 42, 162}  # GTID, anonymous GTID, tagged GTID, MariaDB's GTID
-_GTID_KINDS = {"gtid", "gtid_tagged_log_event"}
-"""The same as SHOW BINLOG EVENTS calls them, without the anonymous one."""
+_GTID_KINDS = {"gtid", "gtid_tagged_log_event"}  # as SHOW BINLOG EVENTS calls them, without the anonymous one
 _FORMAT, _ROTATE, _HEARTBEAT = 15, 4, {27, 41}
 _EVENTS_A_QUERY = 20_000
 _LAST_ADDRESSABLE = 2**32 - 1
