@@ -41,9 +41,14 @@ _sending = _Sending()
 
 @dataclass
 class Gate:
-    """The way to the endpoint of one signal: says once that it fails, and leaves it alone for a while then."""
+    """The way to the endpoint of one signal: says once that it fails, and leaves it alone for a while then.
+
+    Attributes:
+        over: of the process that made the gate; set when its endpoint fails.
+    """
 
     signal: Signal
+    over: threading.Event
     pid: int = field(default_factory=os.getpid)
     is_failing: bool = False
     reason: str = ""
@@ -75,7 +80,7 @@ class Gate:
     def met(self, reason: str) -> None:
         """Note that a request failed, which the exporter may try again: nobody waits for that."""
         self.is_failing, self.reason = True, reason
-        _process.over.set()
+        self.over.set()
 
     def say(self) -> None:
         """Log once that the endpoint does not take what it is sent."""
@@ -162,7 +167,7 @@ def exporter(signal: Signal, **options: Any) -> Any:
     name = {"traces": "trace_exporter", "metrics": "metric_exporter"}[signal]
     module = importlib.import_module(f"{_EXPORTERS}.proto.{way}.{name}")
     base: Any = module.OTLPSpanExporter if signal == "traces" else module.OTLPMetricExporter
-    gate = _process.gates[signal] = Gate(signal)
+    gate = _process.gates[signal] = Gate(signal, _process.over)
     _listen()
 
     class Guarded(base):  # type: ignore[misc]
