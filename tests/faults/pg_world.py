@@ -24,6 +24,7 @@ from tests.faults.pg_writers import ACCOUNTS, JOURNAL, LINES, TABLES, Writers
 from tests.faults.world import LANES, PASSING, PATIENCE_S
 from tests.faults.world import SESSION_S as SHORTEST_S
 from tests.support.pipelines.pg_source import PgCase, pg_case
+from tests.support.running.waiting import Patience
 from tests.support.servers.pg_standby import LOGICAL
 
 SCHEMA = "walk"
@@ -139,8 +140,8 @@ class PgWorld:
 
     def wait_until(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         """Crews that died are started again meanwhile, as an init system would."""
-        end, last = time.monotonic() + patience_s, None
-        while time.monotonic() < end:
+        patience, last = Patience(patience_s), None
+        while not patience.is_over:
             for crew in self.crews:
                 crew.revive()
             try:

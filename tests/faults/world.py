@@ -33,17 +33,19 @@ from sluice.flows.runtime import Runtime
 from tests.faults.crews import Crew, Nursery
 from tests.faults.disk import Disk
 from tests.support.pipelines.case import Case, case
+from tests.support.running.waiting import Patience
 from tests.support.servers.positions_file import PositionsFile
 from tests.support.servers.proxy import TcpProxy
 
 SCHEMA = "walk"
 PASSING = 75
 """What a command exits with after an error that passes by itself."""
-_BUSY = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
+_BUSY = "PYTEST_XDIST_WORKER" in os.environ or os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
 SESSION_S = float(os.environ.get("SLUICE_FAULT_SESSION_S") or (4.0 if _BUSY else 1.5))
 """Of ZooKeeper.
 
-On a machine full of other work a process may get no CPU for longer than a short one, again and again.
+On a machine full of other work, such as other tests, a process may get no CPU for longer than a short one, again and
+again.
 """
 LANES = 3
 PATIENCE_S = float(os.environ.get("SLUICE_FAULT_PATIENCE_S", "120"))
@@ -167,9 +169,9 @@ class World:
 
     def wait_until(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         """Crews that died are started again meanwhile, as an init system would."""
-        end = time.monotonic() + patience_s
+        patience = Patience(patience_s)
         last: Exception | None = None
-        while time.monotonic() < end:
+        while not patience.is_over:
             for crew in getattr(self, "crews", ()):
                 crew.revive()
             try:

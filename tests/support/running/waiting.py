@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -12,28 +13,42 @@ from typing import Any
 from sluice.errors import SluiceError
 
 
+class Patience:
+    """Seconds of a machine that has a processor for what runs: they count less while it has less than half of one."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left, self._looked = seconds, time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        now, crowd = time.monotonic(), os.getloadavg()[0] / (2 * (os.cpu_count() or 1))
+        self._left -= (now - self._looked) / max(1.0, crowd)
+        self._looked = now
+        return self._left <= 0
+
+
 def wait_until(condition: Callable[[], object], what: str, patience_s: float = 180) -> None:
     """Patience costs nothing where the event comes; a slow machine needs it.
 
     Looks become rarer, up to ten a second: one that asks two servers takes the processor from what is waited for.
     """
-    end = time.monotonic() + patience_s
+    patience = Patience(patience_s)
     pause_s = 0.01
     while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {patience_s:.0f} s"
+        assert not patience.is_over, f"{what} did not happen within {patience_s:.0f} s"
         time.sleep(pause_s)
         pause_s = min(0.1, 1.2 * pause_s)
 
 
 def patiently(work: Callable[[], object], patience_s: float = 240) -> None:
     """Again until it succeeds, as a scheduler does; only a passing error is tried again."""
-    end = time.monotonic() + patience_s
+    patience = Patience(patience_s)
     while True:
         try:
             work()
             return
         except SluiceError as error:
-            if not error.retryable or time.monotonic() > end:
+            if not error.retryable or patience.is_over:
                 raise
             time.sleep(0.2)
 

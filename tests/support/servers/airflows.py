@@ -24,6 +24,7 @@ from devstack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environme
 from sluice.config.loading import load_pipeline
 from sluice.errors import ConfigError, RetryableError
 from tests.support.pipelines.case import HIDDEN
+from tests.support.running.waiting import Patience
 
 
 def pause(api: AirflowApi, dag: str, paused: bool = True) -> None:
@@ -349,10 +350,10 @@ def _start(components: Mapping[str, AirflowComponent]) -> None:
 
 def wait_until(condition: Callable[[], Any], what: str, patience_s: float = 300.0) -> None:
     """Airflow's API may be away for a moment."""
-    end = time.monotonic() + patience_s
+    patience = Patience(patience_s)
     last: object = None
     pause_s = 0.05
-    while time.monotonic() < end:
+    while not patience.is_over:
         try:
             if condition():
                 return
