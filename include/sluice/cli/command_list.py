@@ -141,6 +141,19 @@ class LazyGroup(TyperGroup):
         """Return the names in the order of :data:`COMMANDS`."""
         return list(self.commands)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; what a value has to be is said as for a key of a pipeline file."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from pydantic import ValidationError
+
+            if isinstance(error.__cause__, ValidationError):
+                from sluice.config.problems import problems_of
+
+                error.message = problems_of(error.__cause__.errors())[0].why
+            raise
+
 
 def _nothing() -> None:
     return None

@@ -25,6 +25,10 @@ WAITS_BY_ITSELF = "its task waits for the sync DAG to place chunks, or for the e
 
 MOVED = "moved under a copy"
 """Reason of a dump that copies rows which moved past the chunks of another."""
+CONVERTED = "converted rows"
+"""The reason for copying a table again whose rows a target cannot convert as the source did."""
+REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED, CONVERTED)
+"""The reasons for which a dump is started automatically."""
 
 
 class DumpState(StrEnum):

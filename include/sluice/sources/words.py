@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from dataclasses import dataclass
 
 from sluice.errors import DecodeError
@@ -13,14 +13,6 @@ from sluice.model.dialects import MARIADB, MYSQL, POSTGRESQL, Dialect
 from sluice.model.planned import CreatedTable
 from sluice.model.row_effects import Ran
 from sluice.model.source_words import AlteredNames, SourceWords
-from sluice.mysql.source_words import MySQLWords
-from sluice.postgresql.source_words import PostgreSQLWords
-
-DIALECTS: Mapping[Dialect, SourceWords] = {
-    MYSQL: MySQLWords(),
-    MARIADB: MySQLWords(mariadb=True),
-    POSTGRESQL: PostgreSQLWords(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +38,21 @@ class _UnknownWords:
         return f"statements of {self.dialect} are not understood"
 
 
+@functools.cache
 def words_of(dialect: Dialect) -> SourceWords:
-    """Return the reader of a dialect; of one that no one reads, a reader that says so."""
-    return DIALECTS.get(dialect) or _UnknownWords(dialect)
+    """Return the reader of a dialect; of one that no one reads, a reader that says so.
+
+    The parsers are imported with the first of their dialect: most commands need none.
+    """
+    if dialect in {MYSQL, MARIADB}:
+        from sluice.mysql.source_words import MySQLWords
+
+        return MySQLWords(mariadb=dialect == MARIADB)
+    if dialect == POSTGRESQL:
+        from sluice.postgresql.source_words import PostgreSQLWords
+
+        return PostgreSQLWords()
+    return _UnknownWords(dialect)
 
 
-__all__ = ["DIALECTS", "words_of"]
+__all__ = ["words_of"]

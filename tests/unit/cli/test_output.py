@@ -24,6 +24,23 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["skip", "p", "copy", "first"], "Invalid value for 'batch': a whole number is expected"),
+        (["restart", "p", "--grace", "soon"], "Invalid value for '--grace': a number is expected"),
+        (
+            ["dump", "start", "p", "--chunk-rows", "many"],
+            "Invalid value for '--chunk-rows': a whole number is expected",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_said_as_a_wrong_key_of_a_file_is(command: list[str], why: str, tmp_path: Path) -> None:
+    done = command_line(command, environment=dict(os.environ), folder=tmp_path)
+    assert done.returncode == 2
+    assert why in " ".join(done.stderr.replace("│", "").split())
+
+
+@pytest.mark.parametrize(
     ("command", "where"), [("targets list", ">&-"), ("targets list --json", ">/dev/full"), ("--help", ">/dev/full")]
 )
 def test_output_that_cannot_be_written(command: str, where: str) -> None:

@@ -21,18 +21,12 @@ from sluice.errors import LogPurged, LostPosition
 from sluice.flows.dump.start import DumpOrder, captured_tables, dump_tables
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import move_to_another_log
-from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
+from sluice.model.dumps import POSITION_LOST, REASONS, DumpState
 from sluice.model.tables import TableId
 from sluice.sources.port import SourceSession
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
-
-
-CONVERTED = "converted rows"
-"""The reason for copying a table again whose rows a target cannot convert as the source did."""
-REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED, CONVERTED)
-"""The reasons for which a dump is started automatically."""
 
 
 @dataclass(frozen=True, slots=True)

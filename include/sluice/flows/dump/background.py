@@ -10,11 +10,10 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
-from sluice.flows.dump.automatic import REASONS
 from sluice.flows.dump.progress import is_placed, settle
 from sluice.flows.dump.worker import work
 from sluice.flows.runtime import Runtime
-from sluice.model.dumps import DumpState
+from sluice.model.dumps import REASONS, DumpState
 
 _log = structlog.get_logger()
 

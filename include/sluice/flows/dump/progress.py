@@ -10,14 +10,13 @@ from typing import Any
 
 import structlog
 
+from sluice.config.pipeline import MAX_COUNT, MAX_SPAN
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SluiceError
-from sluice.flows.dump.automatic import REASONS
-from sluice.flows.dump.start import sensible
 from sluice.flows.incomplete_tables import copied
 from sluice.flows.runtime import Runtime
-from sluice.model.dumps import UNPAUSE, WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
+from sluice.model.dumps import REASONS, UNPAUSE, WAITS_BY_ITSELF, Chunk, ChunkId, ChunkState, Dump, DumpState, Tuning
 from sluice.model.stored_fields import known_fields
 
 _log = structlog.get_logger()
@@ -390,6 +389,30 @@ def cancel(runtime: Runtime, dump: str, *, by: str) -> DumpView:
                 with suppress(SluiceError):
                     runtime.store.delete(chunk.path)
     return view
+
+
+_LIMITS = {
+    "chunk_rows": (1, 5_000_000),
+    "parallelism": (1, 64),
+    "delay_ms": (0, 86_400_000),
+    "max_rows_per_second": (0, MAX_COUNT),
+    "max_threads_running": (0, 1_000_000),
+    "max_replica_lag_s": (0, MAX_SPAN.total_seconds()),
+}
+
+
+def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``changes`` to a tuning that are not None.
+
+    Raises ConfigError for one that is no number within its limits.
+    """
+    wanted_values = {name: value for name, value in changes.items() if value is not None}
+    for name, value in wanted_values.items():
+        low, high = _LIMITS[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high or (name != "max_replica_lag_s" and value != int(value)):
+            raise ConfigError(f"{name} cannot be {value!r}", hint=f"from {low} to {high:,.0f}")
+    return {name: value if name == "max_replica_lag_s" else int(value) for name, value in wanted_values.items()}
 
 
 def tune(runtime: Runtime, dump: str, *, by: str, **changes: Any) -> DumpView:

@@ -10,12 +10,13 @@ from typing import Any
 
 import structlog
 
-from sluice.config.pipeline import MAX_COUNT, MAX_SPAN, PipelineConfig
+from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.dump.other_site import require_overwrite
 from sluice.flows.dump.planner import DumpPlanner, DumpSpec, require_together
+from sluice.flows.dump.progress import sensible
 from sluice.flows.dump.reconcile import why_not
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.mapping import Mapping as Routes
@@ -74,30 +75,6 @@ def tuned(pipeline: PipelineConfig, **changes: Any) -> Tuning:
     Raises ConfigError if a value is invalid.
     """
     return replace(tuning_of(pipeline), **sensible(changes))
-
-
-_LIMITS = {
-    "chunk_rows": (1, 5_000_000),
-    "parallelism": (1, 64),
-    "delay_ms": (0, 86_400_000),
-    "max_rows_per_second": (0, MAX_COUNT),
-    "max_threads_running": (0, 1_000_000),
-    "max_replica_lag_s": (0, MAX_SPAN.total_seconds()),
-}
-
-
-def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``changes`` to a tuning that are not None.
-
-    Raises ConfigError for one that is no number within its limits.
-    """
-    wanted_values = {name: value for name, value in changes.items() if value is not None}
-    for name, value in wanted_values.items():
-        low, high = _LIMITS[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not low <= value <= high or (name != "max_replica_lag_s" and value != int(value)):
-            raise ConfigError(f"{name} cannot be {value!r}", hint=f"from {low} to {high:,.0f}")
-    return {name: value if name == "max_replica_lag_s" else int(value) for name, value in wanted_values.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError
-from sluice.flows.dump.automatic import CONVERTED
 from sluice.flows.dump.start import DumpOrder, captured_tables, dump_tables
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
+from sluice.model.dumps import CONVERTED
 from sluice.model.tables import TableId
 from sluice.targets.feature_check import to_ignore
 from sluice.targets.port import SchemaChange

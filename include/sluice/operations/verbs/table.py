@@ -158,8 +158,7 @@ def _steer_dump(change: str, runtime: Runtime, order: orders.OneDump, by: str, d
 
 
 def _tune_plan(runtime: Runtime, order: orders.Tune) -> Sequence[str]:
-    from sluice.flows.dump.progress import one_view
-    from sluice.flows.dump.start import sensible
+    from sluice.flows.dump.progress import one_view, sensible
 
     view, settings = one_view(runtime, order.dump), sensible(order.changes)
     return [f"dump {view.id}: {name} {getattr(view.tuning, name)} -> {value}" for name, value in settings.items()]
