@@ -47,6 +47,31 @@ def test_the_dag_folder_has_no_import_errors(write_pipeline: WritePipeline) -> N
     assert {"sync__shop", "sync__stock"} <= set(bag.dags)
 
 
+def test_an_unchanged_file_gives_no_further_dag_version(write_pipeline: WritePipeline, tmp_path: Path) -> None:
+    """Airflow makes a version of each text of a DAG that it has not seen: every parse of another process gives the
+    same.
+    """
+    path = write_pipeline()
+    path.write_text(f"{path.read_text()}complete: {{every: 1h}}\nverify: {{digest: log}}\n")
+    script = (
+        "import json\nfrom airflow.dag_processing.dagbag import DagBag\n"
+        "from airflow.models.serialized_dag import SerializedDagModel\n"
+        "from airflow.serialization.serialized_objects import DagSerialization\n"
+        f"bag = DagBag(dag_folder={str(REPOSITORY / 'dags')!r})\n"
+        "hashes = {name: SerializedDagModel.hash(DagSerialization.to_dict(dag)) for name, dag in bag.dags.items()}\n"
+        "print(json.dumps([hashes, bag.import_errors]))"
+    )
+    parses = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'include'}", "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        parses.append(json.loads(done.stdout.splitlines()[-1]))
+    assert parses[0] == parses[1]
+    assert {"sync__shop", "backfill__shop", "verify__shop", "complete__shop"} <= set(parses[0][0]), parses[0]
+
+
 def test_the_pipelines_of_the_repository_are_valid() -> None:
     assert [dag_id for dag_id in build_all(REPOSITORY / "include" / "pipelines") if dag_id.endswith(".invalid")] == []
 
