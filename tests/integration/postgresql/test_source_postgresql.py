@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.errors import LogPurged, LostPosition, PreflightError, UnsupportedValue
+from sluice.errors import LoadError, LogPurged, LostPosition, PreflightError, UnsupportedValue
 from sluice.flows.capture.drain import drain
 from sluice.operations.check import check
 from sluice.operations.status import status
@@ -39,6 +39,73 @@ def shop(tmp_path: Path, postgresql_source: Any, zookeeper: Any, request: pytest
     with pg_case(tmp_path, postgresql_source, zookeeper, schema=schema, tables=TABLES) as made:
         made.prepare()
         yield made
+
+
+FILLED = {
+    "dropped": ("ADD COLUMN c int NOT NULL DEFAULT 5", "ALTER c DROP DEFAULT"),
+    "raised": ("ADD COLUMN c int DEFAULT 5", "ALTER c SET DEFAULT 6"),
+    "later": ("ADD COLUMN c int", "ALTER c SET DEFAULT 5"),
+    "moment": ("ADD COLUMN c timestamptz DEFAULT now()",),
+    "flag": ("ADD COLUMN c boolean DEFAULT true", "ALTER c DROP DEFAULT"),
+    "words": ('ADD COLUMN c text DEFAULT $$it\'s {a,"b"} \\ %$$', "ALTER c SET DEFAULT ''"),
+    "rewritten": ("ADD COLUMN c int DEFAULT 5", "ALTER id TYPE bigint"),
+    "parts": ("ADD COLUMN c int DEFAULT 5", "ALTER c SET DEFAULT 6"),
+    "at_once": ("ADD COLUMN c text DEFAULT 'old', ALTER c SET DEFAULT 'current'",),
+}
+"""Table -> statements between two rows: what the first did to the rows before it, and what the column has as its default
+then.
+"""
+
+
+@pytest.mark.parametrize("ddl", ["", ", ddl: true"], ids=["noticed", "noted"])
+def test_rows_before_a_column_have_the_default_with_which_it_was_added(
+    tmp_path: Path, postgresql_source: Any, zookeeper: Any, ddl: str
+) -> None:
+    """Migrations add a column with a default and take the default away, before the next row shows the column."""
+    tables = [f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in FILLED if table != "parts"]
+    tables += ["CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)"]
+    tables += ["CREATE TABLE part_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)"]
+    with (
+        dropped_triggers(postgresql_source) if ddl else nullcontext(),
+        pg_case(
+            tmp_path, postgresql_source, zookeeper, schema=f"filled{len(ddl)}", tables=tables, source_extra=ddl
+        ) as made,
+    ):
+        made.prepare()
+        made.run_until_head()
+        made.write(*(f"INSERT INTO {table} VALUES (1)" for table in FILLED))
+        made.run_until_head()
+        for table, statements in FILLED.items():
+            made.write(
+                *(f"ALTER TABLE {table} {statement}" for statement in statements),
+                f"INSERT INTO {table} VALUES (2)" if table != "dropped" else "INSERT INTO dropped VALUES (2, 2)",
+            )
+        made.run_until_head()
+        made.assert_same(*FILLED)
+        question = (
+            "SELECT table_name, column_default FROM information_schema.columns WHERE table_schema = "
+            f"'{made.schema}' AND column_name = 'c' AND table_name <> 'part_1' ORDER BY 1"
+        )
+        ours, theirs = (postgresql_source.execute(question, database=name) for name in ("postgres", COPY))
+        assert theirs == ours
+
+
+def test_a_column_whose_rows_may_not_be_read_stops_the_load(shop: PgCase, postgresql_source: Any) -> None:
+    """Without SELECT nobody knows whether a default came with the column or later."""
+    login = {**json.loads(shop.connections["case_source"]), "login": "blind"}
+    postgresql_source.execute("CREATE ROLE blind LOGIN REPLICATION", f"GRANT USAGE ON SCHEMA {shop.schema} TO blind")
+    try:
+        shop.run_until_head()
+        shop.write("INSERT INTO orders VALUES (1, 1, 1, 'x')")
+        shop.run_until_head()
+        shop.connections["case_source"] = json.dumps(login)
+        shop.write(
+            "ALTER TABLE orders ADD c int", "ALTER TABLE orders ALTER c SET DEFAULT 5", "UPDATE orders SET total = 2"
+        )
+        with pytest.raises(LoadError, match="unknown without GRANT SELECT"):
+            shop.run_until_head()
+    finally:
+        postgresql_source.execute("DROP OWNED BY blind", "DROP ROLE blind")
 
 
 def test_changes_arrive_with_the_same_values(shop: PgCase) -> None:

@@ -20,7 +20,7 @@ from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, LostPosition, PreflightError, SourceUnavailable
 from sluice.model.changes import SourceName
 from sluice.model.completeness import Settled
-from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.definitions import ColumnDefinition, Definitions, TableDefinition
 from sluice.model.dialects import POSTGRESQL, Dialect
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Marking
@@ -51,7 +51,13 @@ from sluice.sources.postgresql.catalog import table_list
 from sluice.sources.postgresql.catalog.changed_definition import row_effects
 from sluice.sources.postgresql.catalog.definitions import PostgreSQLDefinitions
 from sluice.sources.postgresql.catalog.identity import read_attached, read_reshaped
-from sluice.sources.postgresql.catalog.table import CatalogTable, read_table, read_tables, schema_of
+from sluice.sources.postgresql.catalog.table import (
+    CatalogTable,
+    filled_defaults,
+    read_table,
+    read_tables,
+    schema_of,
+)
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.scanner import Scanner
 from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
@@ -539,7 +545,7 @@ class PostgreSQLSession:
                 limits,
                 table_filter,
                 sink,
-                lookups=Lookups(self.catalog_table, self._type),
+                lookups=Lookups(self.catalog_table, self._type, self._filled_defaults),
                 definitions=(lambda: _own(definitions())) if definitions is not None else None,
                 head=self.info.head,
                 progress=progress,
@@ -627,6 +633,12 @@ class PostgreSQLSession:
         """Return the present definition of a table; None if there is none."""
         with self._asking():
             return read_table(self.connection, table)
+
+    def _filled_defaults(
+        self, oid: int, table: TableId, columns: Mapping[int, ColumnDefinition], noted: bool
+    ) -> Mapping[str, str | None]:
+        with self._asking():
+            return filled_defaults(self.connection, oid, table, columns, noted=noted)
 
     def catalog_tables(self, wants: Callable[[TableId], bool]) -> list[CatalogTable]:
         """Return the present definitions of the tables that ``wants`` accepts."""

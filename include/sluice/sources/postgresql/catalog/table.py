@@ -11,6 +11,7 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.tables import TableId, TableSchema
 from sluice.postgresql.column_types import neutral_column
 from sluice.postgresql.connection import Connection
+from sluice.postgresql.names import quoted, quoted_table, text_literal
 from sluice.sources.postgresql.server.connection import rows_of
 
 PRIMARY = "PRIMARY"
@@ -66,6 +67,12 @@ DEFINITIONS_AS_JSON = f"""SELECT json_agg(json_build_object(
 FROM {_TABLE_ROWS} WHERE c.relkind IN ('r', 'p') AND {KEPT}"""  # noqa: S608
 """The query whose one value is a list of definitions, each for :func:`table_from_json`; a condition may follow."""
 _TABLES_A_QUERY = 1_000
+_FILLED = """SELECT r.attnum::int, bool_or(r.attname::text = t.name),
+  array_agg(DISTINCT (a.attmissingval::text::text[])[1]) FILTER (WHERE a.atthasmissing)
+FROM unnest(%s::int[], %s::text[]) t(number, name)
+JOIN pg_attribute r ON r.attrelid = %s::oid AND r.attnum = t.number AND NOT r.attisdropped
+LEFT JOIN pg_attribute a ON a.attname = r.attname AND (a.attrelid = r.attrelid OR a.attrelid IN (
+  SELECT p.relid::oid FROM pg_partition_tree(r.attrelid::regclass) p WHERE p.isleaf)) GROUP BY 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +164,34 @@ def read_tables(connection: Connection, wants: Callable[[TableId], bool]) -> lis
     for at in range(0, len(rows), _TABLES_A_QUERY):
         tables += _completed(connection, rows[at : at + _TABLES_A_QUERY])
     return sorted(tables, key=lambda table: table.id)
+
+
+def filled_defaults(
+    connection: Connection, oid: int, table: TableId, columns: Mapping[int, ColumnDefinition], *, noted: bool
+) -> dict[str, str | None]:
+    """Return the default with which rows from before a column have it, by the name of the column.
+
+    It is not always the column's default of now: a later SET or DROP DEFAULT leaves those rows alone. The server keeps
+    the value until it writes the table anew. None: they have NULL. A column is left out whose default of now holds, as
+    far as the server shows; without SELECT on the table, the default of one that may hold NULL is no constant.
+
+    Args:
+        columns: by number. noted: the log has the statement, so that rows of now may have what came after it.
+    """
+    names = [column.name for column in columns.values()]
+    defaults: dict[str, str | None] = {}
+    for number, same_name, values in rows_of(connection, _FILLED, (list(columns), names, oid)):
+        column = columns[number]
+        if values is not None and len(values) == 1:
+            text = {"t": "true", "f": "false"}.get(values[0], values[0]) if column.type == "boolean" else values[0]
+            defaults[column.name] = f"{text_literal(text)}::{column.type}"
+        elif values is None and same_name and not noted and column.nullable and column.default is not None:
+            unfilled = f"SELECT 1 FROM {quoted_table(table)} WHERE {quoted(column.name)} IS NULL LIMIT 1"  # noqa: S608
+            if not rows_of(connection, "SELECT 1 WHERE has_table_privilege(%s::oid, 'SELECT')", (oid,)):
+                defaults[column.name] = "unknown without GRANT SELECT"
+            elif rows_of(connection, unfilled):
+                defaults[column.name] = None
+    return defaults
 
 
 def table_from_json(data: Mapping[str, Any]) -> CatalogTable:
@@ -286,6 +321,7 @@ __all__ = [
     "Attribute",
     "CatalogTable",
     "Index",
+    "filled_defaults",
     "read_table",
     "read_tables",
     "schema_of",

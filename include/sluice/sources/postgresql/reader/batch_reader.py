@@ -25,6 +25,7 @@ from sluice.sources.postgresql.position import Position
 from sluice.sources.postgresql.protocol.replication import ReplicationStream
 from sluice.sources.postgresql.reader.relations import (
     CatalogLookup,
+    FilledLookup,
     RelationPlans,
     RelationTracker,
     TypeLookup,
@@ -80,6 +81,7 @@ class Lookups:
 
     catalog: CatalogLookup
     types: TypeLookup
+    filled: FilledLookup
 
 
 def capture(
@@ -141,6 +143,7 @@ class _Reader(Generic[M]):
             start,
             catalog=lookups.catalog,
             types=lookups.types,
+            filled=lookups.filled,
             definitions=definitions,
             note=self._note,
             all_noted=log.all_noted,

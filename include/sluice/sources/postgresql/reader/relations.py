@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDef
 from sluice.model.schema_changes import ChangeKind, SchemaStatement, TableChange
 from sluice.model.tables import TableId
 from sluice.postgresql.names import quoted_table
+from sluice.postgresql.source_words import PostgreSQLWords
 from sluice.sources.postgresql.catalog.changed_definition import table_change
 from sluice.sources.postgresql.catalog.definitions import UNKNOWN_NUMBER, KnownTable, PostgreSQLDefinitions
 from sluice.sources.postgresql.catalog.table import PRIMARY, Attribute, CatalogTable, schema_of, table_from_json
@@ -70,6 +71,8 @@ def parse_noted(content: bytes) -> NotedStatement:
 _log = structlog.get_logger()
 
 CatalogLookup = Callable[[TableId], CatalogTable | None]
+FilledLookup = Callable[[int, TableId, Mapping[int, ColumnDefinition], bool], Mapping[str, str | None]]
+"""(OID, table, columns by number, noted) -> :func:`sluice.sources.postgresql.catalog.table.filled_defaults`."""
 TypeLookup = Callable[[int, int], tuple[str, tuple[str, ...]]]
 """(OID, modifier) -> the type's words and the labels of an enumerated one."""
 
@@ -131,6 +134,7 @@ class RelationTracker:
         *,
         catalog: CatalogLookup,
         types: TypeLookup,
+        filled: FilledLookup,
         definitions: Callable[[], PostgreSQLDefinitions] | None,
         note: Callable[[SchemaStatement], None],
         all_noted: bool = False,
@@ -143,6 +147,7 @@ class RelationTracker:
         self._position = position
         self._catalog = catalog
         self._types = types
+        self._filled_defaults = filled
         self._load = definitions
         self._known: PostgreSQLDefinitions | None = None
         self._note = note
@@ -200,7 +205,7 @@ class RelationTracker:
             if stored is None and not has_rows and (live is None or live.partition):
                 raise NotBeforeRows
             now = self._present(relation, stored, live)
-            self._change(relation.oid, stored, now, where)
+            self._change_and_fill(relation.oid, stored, now, where)
         self._plans.names[relation.oid] = table
         plan = _plan(relation, now, plans.logged.get(relation.oid, {}).values(), where, self._selection)
         if not self._selection.wants(table):
@@ -306,6 +311,40 @@ class RelationTracker:
         definition = TableDefinition(relation.table, tuple(columns), indexes)
         return KnownTable(relation.oid, definition, tuple(attributes))
 
+    def _change_and_fill(
+        self, oid: int, stored: KnownTable | None, now: KnownTable, where: str, *, noted: bool = False
+    ) -> None:
+        """Note what made ``now`` of the stored definition, and what rows from before an added column have in it.
+
+        They have its default of then; the definition has that of now, and one statement may set both.
+        """
+        filled = self._with_filled_defaults(oid, stored, now, noted=noted) if stored is not None else now
+        self._change(oid, stored, filled, where, noted=noted)
+        if filled is not now:
+            self._change(oid, filled, now, where, noted=noted)
+
+    def _with_filled_defaults(self, oid: int, stored: KnownTable, now: KnownTable, *, noted: bool) -> KnownTable:
+        """Return ``now`` itself, or with the defaults that its added columns had when they were added."""
+        numbers = {attribute.number for attribute in stored.attributes}
+        old_names = {attribute.name for attribute in stored.attributes if attribute.number == UNKNOWN_NUMBER}
+        by_name = {column.name: column for column in now.definition.columns}
+        added = {
+            attribute.number: by_name[attribute.name]
+            for attribute in now.attributes
+            if attribute.number not in {*numbers, UNKNOWN_NUMBER} and attribute.name not in old_names
+        }
+        if not added or not stored.attributes or self._load is None:
+            return now
+        words, defaults = PostgreSQLWords(), self._filled_defaults(oid, now.definition.table, added, noted)
+        columns = []
+        for column in now.definition.columns:
+            then = replace(column, default=defaults.get(column.name, column.default))
+            same = words.default_value(then) == words.default_value(column)
+            columns.append(column if same else then)
+        if tuple(columns) == now.definition.columns:
+            return now
+        return replace(now, definition=replace(now.definition, columns=tuple(columns)))
+
     def _change(self, oid: int, stored: KnownTable | None, now: KnownTable, where: str, *, noted: bool = False) -> None:
         """Note what made ``now`` of the stored definition.
 
@@ -365,7 +404,7 @@ class RelationTracker:
                 if known_table is not None and _is_older(live, known_table):
                     self._put(KnownTable.of(live))  # the targets' tables were made from what is known
                 else:
-                    self._change(live.oid, known_table, KnownTable.of(live), where, noted=True)
+                    self._change_and_fill(live.oid, known_table, KnownTable.of(live), where, noted=True)
 
     def _dropped(self, oid: int, table: TableId, where: str) -> None:
         """Note that a table is gone. Rows that the same transaction changed before it went are left out."""
@@ -586,4 +625,4 @@ def _masked(
     return replace(plan, identity=np.array([column.name in keyed for column in relation.columns], np.uint8))
 
 
-__all__ = ["CatalogLookup", "RelationPlans", "RelationTracker", "TypeLookup"]
+__all__ = ["CatalogLookup", "FilledLookup", "RelationPlans", "RelationTracker", "TypeLookup"]
