@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from devstack.mysql import Distribution, MySQLServer, find_mysql
-from sluice.errors import UnknownEvent
+from sluice.errors import PreflightError, UnknownEvent, UnsupportedType
 from tests.support.capture.capturing import draining
+from tests.support.pipelines.case import case
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 
@@ -268,3 +269,48 @@ def test_a_sequence_is_no_table(made):
     ):  # fmt: skip
         cursor.execute(statement)
     assert seen(drain, drain.all()) == [("t", "i", 5), ("t", "i", 7), ("t", "i", 200)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "metadata"),
+    [
+        ("CREATE TABLE t (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING", "FULL"),
+        ("CREATE TABLE t (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING", "NO_LOG"),
+        ("CREATE TABLE t (id INT PRIMARY KEY, v INT WITH SYSTEM VERSIONING)", "FULL"),
+        (
+            "CREATE TABLE t (id INT PRIMARY KEY, v INT, b TIMESTAMP(6) GENERATED ALWAYS AS ROW START, e TIMESTAMP(6) "
+            "GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (b, e)) WITH SYSTEM VERSIONING",
+            "FULL",
+        ),
+        ("ALTER TABLE had ADD SYSTEM VERSIONING", "FULL"),
+    ],
+)
+def test_a_table_with_system_versioning_is_refused(
+    statement, metadata, tmp_path, mariadb, mysql_target, zookeeper, fresh_schema
+):
+    """Its log has a row of the history under the key of the row that replaced it, and a delete as an update."""
+    db = fresh_schema(mariadb, mysql_target)
+    before = mariadb.execute("SELECT @@GLOBAL.binlog_row_metadata")[0][0]
+    mariadb.execute(
+        f"SET GLOBAL binlog_row_metadata = {metadata}", f"CREATE TABLE `{db}`.had (id INT PRIMARY KEY, v INT)"
+    )
+    try:
+        ddl = "    ddl: {change_column: ignore, create_table: ignore}"
+        with case(tmp_path, mariadb, mysql_target, zookeeper, db, target_extra=ddl) as made:
+            made.run_until_head()
+            table = "had" if "had" in statement else "t"
+            mariadb.execute(
+                f"USE `{db}`", statement, f"INSERT INTO {table} (id, v) VALUES (1, 1)", f"UPDATE {table} SET v = 2"
+            )
+            with pytest.raises(PreflightError, match="rows of the history"):
+                made.run_until_head()
+            mariadb.execute(f"DROP TABLE `{db}`.{table}")
+            with pytest.raises(UnsupportedType, match=f"{db}.{table} has system versioning"):
+                made.run_until_head()
+            made.path.write_text(made.yaml.replace("capture:\n", f"capture:\n  exclude: ['{db}[.]{table}']\n"))
+            mysql_target.execute(f"CREATE TABLE `{db}`.other (id INT PRIMARY KEY)")
+            mariadb.execute(f"CREATE TABLE `{db}`.other (id INT PRIMARY KEY)", f"INSERT INTO `{db}`.other VALUES (1)")
+            made.run_until_head()
+            assert mysql_target.execute(f"SELECT * FROM `{db}`.other") == [(1,)]
+    finally:
+        mariadb.execute(f"SET GLOBAL binlog_row_metadata = {before}")

@@ -19,6 +19,7 @@ from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.server.connection import ServerInfo, open_connection, server_info
 from sluice.sources.mysql.server.preflight import preflight, require_ready
+from tests.support.running.waiting import wait_until
 
 PIPELINE = PipelineConfig.model_validate({
     "pipeline": "p",
@@ -186,3 +187,17 @@ def test_a_start_beyond_four_gibibytes_is_the_next_file_or_an_error() -> None:
     assert dump_start(info, near) == near
     with pytest.raises(LostPosition, match="beyond 4 GiB"):
         dump_start(info, Position("u", "binlog.000001", 2**32 + 5))
+
+
+def test_transactions_that_were_purged_are_not_passed_over(server) -> None:
+    """Stands last: the files of the module's server are gone then."""
+    newest = head(server).file
+
+    def is_purged() -> bool:  # MariaDB keeps a file until its commits are known to be durable
+        server.execute(f"PURGE BINARY LOGS TO '{newest}'")
+        return [row[0] for row in server.execute("SHOW BINARY LOGS")] == [newest]
+
+    wait_until(is_purged, "the purge")
+    with pytest.raises(LostPosition, match="purged transactions that are not in the given GTID"):
+        resolve(server, StartPosition(gtid=server.middle.gtid_set))
+    assert ends_at_head(server, StartPosition(gtid=head(server).gtid_set))

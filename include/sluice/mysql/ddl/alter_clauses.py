@@ -154,8 +154,10 @@ def _add(r: Reader) -> Iterator[s.Action]:
         r.next()
         r.skip_clause()
         yield s.PartitionAction("add")
-    elif r.sees("SYSTEM", "VERSIONING") or r.sees("PERIOD", "FOR"):
-        raise r.stuck("system versioning is not understood")
+    elif r.sees("SYSTEM", "VERSIONING") or r.sees("PERIOD", "FOR", "SYSTEM_TIME"):
+        raise r.stuck(s.VERSIONED)
+    elif r.sees("PERIOD", "FOR"):
+        raise r.stuck("a period is not understood")
     elif at_key(r):
         yield s.AddIndex(read_key(r))
     else:
@@ -194,7 +196,7 @@ def _drop(r: Reader) -> s.Action:
     if r.sees("PARTITION") and r.peek(1).kind in {Kind.WORD, Kind.NAME}:
         return _partition(r, "drop")
     if r.sees("SYSTEM", "VERSIONING") or r.sees("PERIOD", "FOR"):
-        raise r.stuck("system versioning is not understood")
+        raise r.stuck("the end of a period, or of the history, is not understood")
     r.accept("COLUMN")
     if_exists = r.accept("IF", "EXISTS")
     name = r.column_name()

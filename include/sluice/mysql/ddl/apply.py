@@ -44,7 +44,7 @@ def create_table(
     ``timestamps_explicit``: explicit_defaults_for_timestamp.
     """
     if statement.options.versioned:
-        raise DecodeError("system-versioned tables have columns that no statement names")
+        raise DecodeError(s.VERSIONED)
     charset, collation = flavour.collations.resolve(
         statement.options.charset, statement.options.collation, (database.charset, database.collation)
     )
@@ -213,7 +213,7 @@ def _options(
         if isinstance(action, s.SetOptions):
             options = action.options
             if options.versioned:
-                raise DecodeError("system-versioned tables have columns that no statement names")
+                raise DecodeError(s.VERSIONED)
             charset, collation = table.charset, table.collation
             if options.charset or options.collation:
                 default = (options.charset or "").lower() == DEFAULT

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from sluice.model.tables import TableId
 
+VERSIONED = "a table with system versioning is not understood"
+"""The reason why the definition of such a table is not known; its rows are refused for it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.mysql.charsets import decoded
 from sluice.mysql.column_types import SYNONYMS
-from sluice.mysql.ddl.ast import ColumnSpec, IndexSpec, Place, TableOptions, TypeSpec
+from sluice.mysql.ddl.ast import VERSIONED, ColumnSpec, IndexSpec, Place, TableOptions, TypeSpec
 from sluice.mysql.ddl.lexer import ORACLE, Kind
 from sluice.mysql.ddl.token_cursor import Reader
 
@@ -196,7 +196,7 @@ def _attribute(r: Reader, column: ColumnSpec) -> bool:
     elif r.accept("COLLATE"):
         column.type = _with(column.type, collation=r.word_or_string())
     elif r.accept("GENERATED", "ALWAYS", "AS", "ROW"):
-        raise r.stuck("columns of a system-versioned table are not understood")
+        raise r.stuck(VERSIONED)
     elif r.accept("GENERATED", "ALWAYS", "AS") or r.accept("AS"):
         column.generated = r.in_brackets()
     elif word := r.accept_any("VIRTUAL", "STORED", "PERSISTENT"):
@@ -208,11 +208,9 @@ def _attribute(r: Reader, column: ColumnSpec) -> bool:
     elif r.accept_any("ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID", "REF_SYSTEM_ID"):
         r.accept("=")
         r.next()
-    elif (
-        r.accept("NOT", "SECONDARY")
-        or r.accept("WITH", "SYSTEM", "VERSIONING")
-        or r.accept("WITHOUT", "SYSTEM", "VERSIONING")
-    ):
+    elif r.accept("WITH", "SYSTEM", "VERSIONING"):
+        raise r.stuck(VERSIONED)
+    elif r.accept("NOT", "SECONDARY") or r.accept("WITHOUT", "SYSTEM", "VERSIONING"):
         pass
     elif r.accept("COMPRESSED"):
         column.type = _with(column.type, compressed=True)

@@ -15,6 +15,7 @@ from sluice.errors import DecodeError
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.alter_clauses import read_actions
 from sluice.mysql.ddl.ast import (
+    VERSIONED,
     AddIndex,
     AlterDatabase,
     AlterTable,
@@ -238,7 +239,7 @@ def _create_table(r: Reader, temporary: bool, replace: bool) -> Statement:
             if at_key(r):
                 order.append(read_key(r))
             elif r.sees("PERIOD", "FOR"):
-                raise r.stuck("tables with a period are not understood")
+                raise r.stuck(VERSIONED if r.sees("PERIOD", "FOR", "SYSTEM_TIME") else "a period is not understood")
             else:
                 order.append(read_column(r))
             if not r.accept(","):

@@ -25,7 +25,7 @@ from sluice.model.definitions import (
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.client import create_table_of
 from sluice.mysql.column_types import NUMERIC, Literal, find_type
-from sluice.mysql.ddl.ast import CreateTable
+from sluice.mysql.ddl.ast import VERSIONED, CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.column_clauses import read_type
@@ -96,7 +96,7 @@ def read_state(connection: Any, info: ServerInfo, schemas: Sequence[str] | None 
     for table_id in _of_type(connection, schemas, "VIEW", "SEQUENCE"):
         state.note_other(table_id)
     for table_id in _of_type(connection, schemas, "SYSTEM VERSIONED"):
-        state.lose(table_id, Unknown("system-versioned tables have columns that no statement names"))
+        state.lose(table_id, Unknown(VERSIONED))
     state.touched.clear()
     return state
 

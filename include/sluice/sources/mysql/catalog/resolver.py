@@ -12,7 +12,8 @@ import structlog
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.definitions import TableDefinition, Unknown
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted_table
+from sluice.mysql.ddl.ast import VERSIONED
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.sources.mysql.catalog.complete_table_map import is_hash_column
 from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
@@ -96,6 +97,8 @@ class TableResolver:
                     hint="SET GLOBAL binlog_row_metadata = 'FULL' and reconnect the source's applications; then "
                     f"{AROUND}",
                 )
+            if self._mariadb and self.tracker.state.find(table_map.table) is None:
+                self._refuse_versioned(table_map.table, where)
             table_map = self.tracker.complete(table_map, position, where)
             definition = self.tracker.state.find(table_map.table)
         elif self.tracker is not None:
@@ -107,11 +110,32 @@ class TableResolver:
                 hint="exclude it (capture.exclude), capture its members, and write to them by their own names",
             )
         if definition is None and self._mariadb:
+            self._refuse_versioned(table_map.table, where)
             table_map = self._without_hashes(table_map)
         self._settle(table_map, definition)
         self._skip(table_map)
         plan = plan_table(table_map, self._collation, self._generated(table_map, definition), where)
         return replace(plan, definition=definition)
+
+    def _refuse_versioned(self, table: TableId, where: str) -> None:
+        """Raise UnsupportedType for a table with system versioning; the definition of one is never known.
+
+        Its log has rows of the history under the keys of rows that exist, and deletes as updates.
+        """
+        unknown = self.tracker.state.why_unknown(table) if self.tracker is not None else None
+        if (unknown is not None and VERSIONED in unknown.reason) or self._kind(table) == "SYSTEM VERSIONED":
+            raise UnsupportedType(
+                f"{table} has system versioning: its log has rows of the history, and deletes as updates",
+                where=where,
+                hint=f"exclude it (capture.exclude), or end its history: ALTER TABLE {quoted_table(table)} DROP SYSTEM "
+                f"VERSIONING; then {AROUND}",
+            )
+
+    def _kind(self, table: TableId) -> str:
+        """Return the TABLE_TYPE that the server has now, "" if there is no such table."""
+        query = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        rows = self._rows(query, (table.schema, table.table))
+        return str(rows[0][0]) if rows else ""
 
     def _agreed(self, table_map: TableMap, where: str) -> tuple[TableMap, TableDefinition | None]:
         """Return the table map as the log describes it. Its description counts, and a history that differs is wrong."""
@@ -183,8 +207,7 @@ class TableResolver:
             return tuple(column.name for column in table_map.columns) == _SEQUENCE_NAMES
         if self.tracker is not None and self.tracker.state.find(table_map.table) is not None:
             return False
-        query = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-        return self._rows(query, (table_map.table.schema, table_map.table.table)) == [("SEQUENCE",)]
+        return self._kind(table_map.table) == "SEQUENCE"
 
     def engine(self, table: TableId, definition: TableDefinition | None = None) -> str:
         """Return the storage engine of a table in lower case.

@@ -24,6 +24,7 @@ _FIRST_OFFSET = 4
 _GTID_EVENTS = {33, 34, 42, 162}  # GTID, anonymous GTID, tagged GTID, MariaDB's GTID
 _GTID_KINDS = {"gtid", "gtid_tagged_log_event"}  # as SHOW BINLOG EVENTS calls them, without the anonymous one
 _FORMAT, _ROTATE, _HEARTBEAT = 15, 4, {27, 41}
+_MARIADB_GTID = re.compile(r"(?P<domain>\d+)-\d+-(?P<number>\d+)")
 _EVENTS_A_QUERY = 20_000
 _LAST_ADDRESSABLE = 2**32 - 1
 _ROTATION_BYTES = 300
@@ -159,7 +160,18 @@ def place_after(connection: Any, info: ServerInfo, executed: str) -> tuple[Posit
 
 
 def _scan_mariadb(connection: Any, info: ServerInfo, executed: str) -> Position:
+    """Return the first transaction behind a GTID position. Raises LostPosition if such transactions were purged."""
     reached = {next(iter(part.split("-")[:1])): int(part.split("-")[2]) for part in executed.split(",")}
+    oldest = info.binary_logs[0][0]
+    before = next((text for _, kind, text in events_of(connection, oldest, limit=3) if kind == "Gtid_list"), "")
+    purged = [
+        match[0] for match in _MARIADB_GTID.finditer(before) if int(match["number"]) > reached.get(match["domain"], -1)
+    ]
+    if purged:
+        raise LostPosition(
+            "the server has purged transactions that are not in the given GTID position",
+            hint=f"{oldest}, its oldest log file, begins after {', '.join(purged)}",
+        )
     for name, _ in info.binary_logs:
         for offset, gtid in mariadb_gtids(connection, name):
             domain, _, number = gtid.split("-")

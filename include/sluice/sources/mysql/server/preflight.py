@@ -70,6 +70,7 @@ def preflight(
     )
     odd = _of_engines(connection, (ENGINE, *ENGINES))
     log_settings += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
+    log_settings += _versioned(connection, info, selection)
     log_settings += _generated_columns(connection, info, selection)
     if pipeline.capture.unlogged_cascades == "stop":
         log_settings += _cascades(connection, info, selection)
@@ -333,6 +334,25 @@ def _same_id(connection: Any, server_id: int, readers: int) -> list[Finding]:
 def _readers(pipeline: PipelineConfig) -> int:
     """Return the largest possible number of readers."""
     return AUTO_READERS if pipeline.capture.readers == "auto" else pipeline.capture.readers
+
+
+def _versioned(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
+    """Report captured tables with system versioning, whose log has rows of the history and deletes as updates."""
+    if not info.is_mariadb:
+        return []
+    query = "SELECT TABLE_SCHEMA, TABLE_NAME, '' FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED'"
+    captured = _captured(rows_of(connection, query), selection)
+    if not captured:
+        return []
+    return [
+        Finding(
+            "error",
+            "system versioning",
+            ", ".join(f"{schema}.{table}" for schema, table, _ in captured[:5]),
+            f"the log of {len(captured)} captured tables has rows of the history, and deletes as updates",
+            "exclude them (capture.exclude), or end their history: ALTER TABLE ... DROP SYSTEM VERSIONING",
+        )
+    ]
 
 
 def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:

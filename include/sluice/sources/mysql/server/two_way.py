@@ -65,8 +65,8 @@ def _same_numbers(connection: Any, selection: Selection) -> list[Finding]:
             "auto_increment_increment",
             "1",
             f"both sites give the same numbers to new rows of {_names(tables)}, and one row overwrites the other",
-            "SET PERSIST auto_increment_increment = 2, auto_increment_offset = 1 at one site, offset 2 at the other "
-            "one; reconnect the applications",
+            "SET PERSIST (MariaDB: SET GLOBAL) auto_increment_increment = 2, auto_increment_offset = 1 at one site, "
+            "offset 2 at the other one; reconnect the applications",
         )
     ]
 
