@@ -9,6 +9,7 @@
     │   ├── CoordinationUnavailable    ZooKeeper does not answer, or the session is gone
     │   ├── StorageUnavailable         the segment store does not answer, or is full
     │   ├── SparkUnavailable           no Spark Connect server, or it lost the work
+    │   ├── CredentialsUnavailable     the program or plug-in that gives a connection's password gave none
     │   ├── LeaseHeld                  another process owns the pipeline (or target) right now
     │   ├── OutOfOrder                 an earlier batch of this target is not acknowledged yet
     │   ├── Paused                     a person paused the pipeline; it goes on at `sluice resume`
@@ -158,6 +159,10 @@ class StorageUnavailable(RetryableError):
 
 class SparkUnavailable(RetryableError):
     """No Spark Connect server answers, or it lost the work."""
+
+
+class CredentialsUnavailable(RetryableError):
+    """The program or plug-in that gives a connection's password gave none."""
 
 
 class LeaseHeld(RetryableError):

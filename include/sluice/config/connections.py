@@ -230,8 +230,9 @@ def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
         for key, default in (("ssl_verify_cert", "ssl_ca" in files), ("ssl_verify_identity", False))
     )
     ssl_mode = extra.get("ssl_mode")
+    unverified_mode = "required" if extra.get("credentials") else "preferred"  # a token goes to the server as it is
     mode = (
-        str(ssl_mode or ("verify_identity" if identity else "verify_ca" if verify else "preferred"))
+        str(ssl_mode or ("verify_identity" if identity else "verify_ca" if verify else unverified_mode))
         .lower()
         .replace("-", "_")
     )

@@ -44,6 +44,11 @@ VARIABLES: tuple[Variable, ...] = (
         "and which who edits a file in the browser may name ([new-pipeline.md](new-pipeline.md#what-a-text-may-name))",
     ),
     Variable(
+        "SLUICE_PASSWORD_COMMANDS", "workers, Spark's workers, triggerer, API server, command line", "none",
+        "full paths, with `:`, of the programs that a connection may name to give its password "
+        "([deploy.md](deploy.md#passwords-that-expire))",
+    ),
+    Variable(
         "SLUICE_API", "command line", "ZooKeeper",
         "address of the operator's page, whose API does what is asked ([page.md](page.md))",
     ),

@@ -28,6 +28,9 @@ CLIENT_PACKAGES = {
         "opentelemetry-sdk>=1.27",
         "opentelemetry-exporter-otlp-proto-http>=1.27",
     ),
+    "aws": ("boto3>=1.35",),
+    "google": ("google-auth[requests]>=2.35",),
+    "azure": ("azure-identity>=1.19",),
     "iceberg": ("pyiceberg[pyiceberg-core,sql-sqlite]>=0.12,<0.13",),
 }
 """Extra -> its packages, equal to the extras of pyproject.toml, which a test compares."""

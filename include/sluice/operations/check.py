@@ -16,6 +16,7 @@ import structlog
 from sluice.config import patterns
 from sluice.config.channel import Channels
 from sluice.config.connections import ConnectionResolver, unprotected
+from sluice.config.credentials import KINDS, expires
 from sluice.config.engine import RuleKind
 from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.config.pipeline import SNAPSHOT, PipelineConfig, RowFiles
@@ -199,13 +200,19 @@ def _notifiers(pipeline: PipelineConfig) -> list[Finding]:
 
 
 def _unprotected(runtime: Runtime) -> list[Finding]:
-    """Warn of each connection to another machine whose TLS is left to a default that protects nothing."""
+    """Warn of each connection to another machine whose TLS is left to a default that protects nothing, and report one
+    that is to ask for its password where the kind's client does not ask.
+    """
     pipeline, findings = runtime.pipeline, []
     uses = [("source", pipeline.source.type, name) for name in pipeline.source.servers]
     uses += [(f"target {target.name}", target.type, name) for target in pipeline.targets for name in target.servers]
     for part, kind, name in uses:
         with suppress(SluiceError):  # the check of the server reports what the connection lacks
-            if fault := unprotected(kind, endpoint := runtime.resolver(name)):
+            endpoint = runtime.resolver(name)
+            if expires(endpoint) and kind not in KINDS:
+                why = f"the client of {kind} does not ask password_command or credentials"
+                findings.append(_finding("error", part, "password", f"connection {name}", why, "give it a password"))
+            if fault := unprotected(kind, endpoint):
                 why = f"{fault[0]} on the way to {endpoint.address}: who is on it reads the login and all rows"
                 if "certificate" in fault[0]:
                     why = f"{fault[0]} on the way to {endpoint.address}: who is on it can answer in the server's place"
@@ -776,7 +783,10 @@ def _same_offsets(runtimes: list[Runtime]) -> list[Finding]:
     if len(numbers) < 2 or min(step for step, _ in numbers) < 2 or len({first for _, first in numbers}) > 1:
         return []  # the pre-flight reports a step of 1
     why = "both sites give the same numbers to new rows, and one row overwrites the other"
-    fix = "SET PERSIST auto_increment_offset = 1 at one site and 2 at the other one; reconnect the applications"
+    fix = (
+        "SET PERSIST (MariaDB: SET GLOBAL) auto_increment_offset = 1 at one site and 2 at the other one; reconnect the "
+        "applications"
+    )
     value = " and ".join(str(first) for _, first in filter(None, numberings))
     return [_finding("warning", "channel", "auto_increment_offset", value, why, fix)]
 

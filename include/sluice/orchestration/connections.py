@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from sluice.config.connections import Endpoint, from_environment, kind_of
+from sluice.config.credentials import hide_from
 from sluice.errors import ConfigError, MissingConnection
 
 log = structlog.get_logger()
@@ -95,6 +96,7 @@ def _masked(endpoint: Endpoint) -> Endpoint:
             f"the connection {endpoint.connection_id} is a file, and Airflow keeps positions in ZooKeeper",
             hint="make it a connection of type zookeeper; `sluice state copy` brings the positions there",
         )
+    hide_from(mask_secret)
     if endpoint.password:
         mask_secret(endpoint.password)
     if endpoint.extra:

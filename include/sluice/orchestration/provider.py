@@ -35,6 +35,10 @@ _CERTIFICATES = {
     "cert": _text("Client certificate", "PEM file"),
     "key": _text("Private key", "PEM file of the client certificate"),
 }
+_CREDENTIALS = {
+    "credentials": _text("Credentials", "What gives the password at each connect: rds_iam, cloud_sql_iam, entra"),
+    "password_command": _text("Password command", "The same by a program that SLUICE_PASSWORD_COMMANDS lists"),
+}
 _RECEIVER = {
     **_CERTIFICATES,
     "proxy": _text("Proxy", "http://host:port; the environment's proxy is not used"),
@@ -85,6 +89,7 @@ def connection_types() -> list[dict[str, Any]]:
                 "ssl_cert": _text("Client certificate", "PEM file"),
                 "ssl_key": _text("Private key", "PEM file of the client certificate"),
                 "unix_socket": _text("Unix socket", "Instead of host and port"),
+                **_CREDENTIALS,
             },
         ),
         _type(
@@ -95,6 +100,7 @@ def connection_types() -> list[dict[str, Any]]:
                 "sslrootcert": _text("CA file", "PEM file, or system"),
                 "sslcert": _text("Client certificate", "PEM file"),
                 "sslkey": _text("Private key", "PEM file of the client certificate"),
+                **_CREDENTIALS,
             },
             labels={"schema": "Database"},
         ),
@@ -139,6 +145,7 @@ def connection_types() -> list[dict[str, Any]]:
                 "ssl_server_dn_match": _flag("Compare the server's name", "With its certificate"),
                 "sid": _text("SID", "Instead of a service"),
                 "dsn": _text("Connect descriptor", "Instead of host, port and service"),
+                **_CREDENTIALS,
             },
             labels={"schema": "Service"},
         ),

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import psycopg
 
 from sluice.config.connections import Endpoint
+from sluice.config.credentials import logged_in, password_of
 from sluice.errors import ConfigError
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
@@ -52,7 +53,8 @@ def connect(
     settings: Mapping[str, str] | None = None,
     replication: bool = False,
 ) -> Connection:
-    """Open a connection in UTF-8 and autocommit. Raises what psycopg raises; ConfigError for files that are missing.
+    """Open a connection in UTF-8 and autocommit. Raises what psycopg raises; ConfigError for files that are missing;
+    CredentialsUnavailable.
 
     Args:
         application: ``application_name``, by which people find the session at the server.
@@ -61,23 +63,27 @@ def connect(
     """
     parameters = " ".join(f"-c {name}={_escaped(value)}" for name, value in (settings or {}).items())
     more = {"options": parameters} if parameters else {}
-    return psycopg.connect(
-        host=endpoint.host or "127.0.0.1",
-        port=endpoint.port or 5432,
-        user=endpoint.user or None,
-        password=endpoint.password or None,
-        dbname=endpoint.schema or None,
-        connect_timeout=CONNECT_TIMEOUT_S,
-        client_encoding="UTF8",
-        application_name=application,
-        keepalives_idle=20,
-        keepalives_interval=5,
-        tcp_user_timeout=DEAD_MS,
-        autocommit=True,
-        prepare_threshold=None,
-        **({"replication": "database"} if replication else {}),
-        **more,
-        **settings_of(endpoint),
+    return logged_in(
+        endpoint,
+        lambda: psycopg.connect(
+            host=endpoint.host or "127.0.0.1",
+            port=endpoint.port or 5432,
+            user=endpoint.user or None,
+            password=password_of(endpoint) or None,
+            dbname=endpoint.schema or None,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            client_encoding="UTF8",
+            application_name=application,
+            keepalives_idle=20,
+            keepalives_interval=5,
+            tcp_user_timeout=DEAD_MS,
+            autocommit=True,
+            prepare_threshold=None,
+            **({"replication": "database"} if replication else {}),
+            **more,
+            **settings_of(endpoint),
+        ),
+        lambda error: isinstance(error, psycopg.Error) and is_denied(error),
     )
 
 

@@ -13,6 +13,7 @@ from pymysql.constants import CLIENT, COMMAND, CR, ER
 from pymysql.protocol import OKPacketWrapper
 
 from sluice.config.connections import Endpoint, tls_settings
+from sluice.config.credentials import logged_in, password_of
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection, server_words
 from sluice.targets.sql.loader import Contention
@@ -163,20 +164,24 @@ def connect(endpoint: Endpoint) -> TargetConnection:
     """
     extra = endpoint.extra
     with errors(endpoint, "connecting"):
-        connection = TargetConnection(
-            host=endpoint.host or "127.0.0.1",
-            port=endpoint.port or 3306,
-            user=endpoint.user,
-            password=endpoint.password,
-            charset="utf8mb4",
-            unix_socket=extra.get("unix_socket"),
-            connect_timeout=_CONNECT_TIMEOUT_S,
-            read_timeout=_READ_TIMEOUT_S,
-            write_timeout=_READ_TIMEOUT_S,
-            autocommit=True,
-            max_allowed_packet=1 << 30,
-            client_flag=CLIENT.LOCAL_FILES,
-            **tls_settings(endpoint),
+        connection = logged_in(
+            endpoint,
+            lambda: TargetConnection(
+                host=endpoint.host or "127.0.0.1",
+                port=endpoint.port or 3306,
+                user=endpoint.user,
+                password=password_of(endpoint),
+                charset="utf8mb4",
+                unix_socket=extra.get("unix_socket"),
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                read_timeout=_READ_TIMEOUT_S,
+                write_timeout=_READ_TIMEOUT_S,
+                autocommit=True,
+                max_allowed_packet=1 << 30,
+                client_flag=CLIENT.LOCAL_FILES,
+                **tls_settings(endpoint),
+            ),
+            lambda error: code_of(error) in _DENIED,
         )
     try:
         with errors(endpoint, "setting the session up"), connection.cursor() as cursor:

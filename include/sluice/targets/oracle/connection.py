@@ -11,6 +11,7 @@ from typing import Any
 import oracledb
 
 from sluice.config.connections import Endpoint, is_on
+from sluice.config.credentials import logged_in, password_of
 from sluice.errors import ConfigError, SluiceError, TargetUnavailable
 from sluice.targets.sql.bisect import Refused
 from sluice.targets.sql.loader import Contention
@@ -104,14 +105,18 @@ def connect(endpoint: Endpoint, program: str = "sluice", call_s: int = CALL_S) -
     """
     settings = settings_of(endpoint)
     with errors(endpoint, "connecting"):
-        connection = oracledb.connect(
-            user=endpoint.user,
-            password=endpoint.password,
-            tcp_connect_timeout=_CONNECT_TIMEOUT_S,
-            retry_count=0,
-            expire_time=1,
-            program=program,
-            **settings,
+        connection = logged_in(
+            endpoint,
+            lambda: oracledb.connect(
+                user=endpoint.user,
+                password=password_of(endpoint),
+                tcp_connect_timeout=_CONNECT_TIMEOUT_S,
+                retry_count=0,
+                expire_time=1,
+                program=program,
+                **settings,
+            ),
+            lambda error: isinstance(error, oracledb.Error) and code_of(error) in _DENIED,
         )
     try:
         with errors(endpoint, "setting the session up"):

@@ -13,6 +13,7 @@ from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from sluice.config.connections import Endpoint, tls_settings
+from sluice.config.credentials import logged_in, password_of
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable, UnsupportedType
 from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.tables import TableId, quoted_table
@@ -30,7 +31,7 @@ _LOGIN_ERRORS = {1044, 1045, 1251, 1698, 2059, 3118, 3955}
 
 
 def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the arguments of ``pymysql.connect``. Raises ConfigError.
+    """Return the arguments of ``pymysql.connect``. Raises ConfigError, CredentialsUnavailable.
 
     TLS is as :func:`sluice.config.connections.tls_settings` says.
     """
@@ -38,7 +39,7 @@ def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
         "host": endpoint.host,
         "port": endpoint.port or 3306,
         "user": endpoint.user,
-        "password": endpoint.password,
+        "password": password_of(endpoint),
         "charset": "utf8mb4",
         "autocommit": True,
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -48,6 +49,11 @@ def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.extra.get("unix_socket"):
         settings["unix_socket"] = endpoint.extra["unix_socket"]
     return settings | tls_settings(endpoint)
+
+
+def is_login_refused(error: Exception) -> bool:
+    """Return True if the server does not take the login."""
+    return isinstance(error, pymysql.err.MySQLError) and error.args[:1] in {(code,) for code in _LOGIN_ERRORS}
 
 
 @contextmanager
@@ -95,7 +101,7 @@ def connected(endpoint: Endpoint) -> Iterator[MySQLConnection]:
     Raises ConfigError for a refused login, SourceUnavailable.
     """
     with source_errors(endpoint, "connecting to the source", login=True):
-        connection = MySQLConnection(**connect_settings(endpoint))
+        connection = logged_in(endpoint, lambda: MySQLConnection(**connect_settings(endpoint)), is_login_refused)
         try:
             with connection.cursor() as cursor:
                 cursor.execute(f"SET @sluice = 1{SHOW_INVISIBLE_KEYS}")
