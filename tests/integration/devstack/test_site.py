@@ -10,19 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from sluice import __version__
+
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    """The folder of the site as it is made now; a link or anchor that leads nowhere fails the command."""
+    """The folder of this version as it is made now; a link or anchor that leads nowhere fails the command."""
     if shutil.which("make") is None:
         pytest.skip("make is missing")
     shutil.rmtree(ROOT / ".sluice/site/html", ignore_errors=True)
     made = subprocess.run(["make", "site"], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout + made.stderr
-    return ROOT / ".sluice/site/html"
+    return ROOT / ".sluice/site/html" / __version__
 
 
 def test_every_page_is_in_the_site(site: Path) -> None:
