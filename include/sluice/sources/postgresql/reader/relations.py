@@ -339,7 +339,8 @@ class RelationTracker:
         columns = []
         for column in now.definition.columns:
             then = replace(column, default=defaults.get(column.name, column.default))
-            same = words.default_value(then) == words.default_value(column)
+            value, today = (words.default_value(one).value for one in (then, column))
+            same = value is not None and today is not None and value.equals(today)
             columns.append(column if same else then)
         if tuple(columns) == now.definition.columns:
             return now
