@@ -272,6 +272,7 @@ def clickhouse_with(folder: Path, *, without: tuple[Scope, str] | None = None) -
         server.kill()
 
 
+@pytest.mark.timeout(1200)
 def test_the_listed_rights_are_enough_at_clickhouse(tmp_path: Path) -> None:
     with clickhouse_with(tmp_path) as server:
         for changes in ("latest", "all"):
