@@ -20,8 +20,8 @@ from sluice.cli import all_commands, service
 from sluice.cli.through_api import PageApi
 from sluice.errors import ConfigError, CoordinationUnavailable
 from sluice.flows.dump.start import start
-from sluice.operations.control import ActionPlan
 from sluice.operations.last_check import check_and_keep, last_check
+from sluice.operations.plan import ActionPlan
 from sluice.orchestration.page.airflow_self import AirflowSelf
 from tests.dags.conftest import WritePipeline
 from tests.support.servers.pages import api_of, sluice

@@ -162,7 +162,7 @@ def acting(
     logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TestClient, list[Any]]:
     """The same user, who may also change ``shop``, and what reaches the flows."""
-    from sluice.operations.control import ActionPlan
+    from sluice.operations.plan import ActionPlan
     from sluice.orchestration import web
     from sluice.orchestration.page import access
 

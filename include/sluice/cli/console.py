@@ -21,7 +21,7 @@ from sluice.errors import ConfigError, SluiceError
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
-    from sluice.operations.control import ActionPlan
+    from sluice.operations.plan import ActionPlan
 
 
 Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.cli.console import open_pipeline
 from sluice.errors import ConfigError
+from sluice.operations.plan import ActionPlan, together
 
 if TYPE_CHECKING:
     from sluice.flows.dump.progress import DumpView
     from sluice.flows.runtime import Runtime
     from sluice.model.dumps import Dump
     from sluice.operations.check import CheckReport
-    from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
     from sluice.operations.groups import GroupMove
@@ -38,7 +38,7 @@ class Direct:
 
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
         """Carry an action out, or return its plan."""
-        from sluice.operations.control import together, who
+        from sluice.operations.control import who
         from sluice.operations.verbs.table import VERBS, act
 
         if action == "make-missing":
@@ -49,7 +49,6 @@ class Direct:
     def _make_missing(self, pipeline: str) -> ActionPlan:
         """Run the statements of the last check, which the person saw."""
         from sluice.operations.check import make_missing
-        from sluice.operations.control import ActionPlan
 
         report = self._reports[pipeline]
         make_missing(self._open(pipeline), report)

@@ -27,6 +27,7 @@ from sluice.cli.console import (
 from sluice.cli.dumptable import describe_dump, listed
 from sluice.cli.service import require_reach, service
 from sluice.errors import SluiceError
+from sluice.operations.plan import ActionPlan
 
 if TYPE_CHECKING:
     from sluice.flows.dump.progress import DumpView
@@ -101,7 +102,6 @@ def start(
     if max_threads_running is not None or max_replica_lag_s is not None:
         why = "--max-threads-running and --max-replica-lag-s are no fields of the form of its DAG; `sluice dump tune`"
         require_reach("dump start", f"{why} sets them")
-    from sluice.operations.control import ActionPlan
 
     dump_spec = {
         "tables": table or (),

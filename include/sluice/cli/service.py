@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sluice.cli.through_api import PageApi
     from sluice.flows.dump.progress import DumpView
     from sluice.model.dumps import Dump
-    from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
     from sluice.operations.groups import GroupMove
+    from sluice.operations.plan import ActionPlan
     from sluice.operations.status import Status
     from sluice.operations.subscriptions import SubscriptionStatus
     from sluice.operations.verify.progress import Told

@@ -12,12 +12,12 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from sluice.config.connections import Endpoint, from_environment, httpx_tls
 from sluice.errors import ConfigError, CoordinationUnavailable
+from sluice.operations.plan import ActionPlan, together
 
 if TYPE_CHECKING:
     import httpx
 
     from sluice.flows.dump.progress import DumpView
-    from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
     from sluice.operations.groups import GroupMove
@@ -70,7 +70,6 @@ class PageApi:
     # -- actions ---------------------------------------------------------------------------------------------------
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
         """Carry an action out, or return its plan. It is confirmed by the pipeline's name, as on the page."""
-        from sluice.operations.control import ActionPlan, together
         from sluice.operations.verbs.table import VERBS
 
         if action == "make-missing" and not dry_run:

@@ -22,7 +22,7 @@ from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import BatchNumber
 from sluice.model.offset import Offset
-from sluice.operations.control import ActionPlan
+from sluice.operations.plan import ActionPlan
 from sluice.targets.port import Checkpoint
 from sluice.targets.registry import equal_again
 

@@ -10,8 +10,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.config.pipeline import PipelineConfig, StartPosition
@@ -26,6 +24,7 @@ from sluice.model.batches import Batch
 from sluice.model.grace import MAX_GRACE
 from sluice.model.offset import Offset
 from sluice.operations.deadletters.store import copy_of
+from sluice.operations.plan import ActionPlan
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
@@ -42,24 +41,6 @@ def who() -> str:
     except (KeyError, OSError):  # depends on the version of Python
         user = f"uid-{os.getuid()}"
     return f"{user}@{socket.gethostname()}"
-
-
-@dataclass(frozen=True, slots=True)
-class ActionPlan:
-    """The steps that a verb would take or took, in sentences. ``details``: the same for programs, as JSON values."""
-
-    what: str
-    steps: tuple[str, ...]
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as commands show it."""
-        return {"what": self.what, "steps": list(self.steps)}
-
-
-def together(plans: Sequence[ActionPlan]) -> ActionPlan:
-    """Join what was done to several pipelines into one plan."""
-    return ActionPlan(plans[0].what, tuple(step for plan in plans for step in plan.steps))
 
 
 def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:

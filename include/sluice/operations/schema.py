@@ -10,7 +10,7 @@ from sluice.flows.capture.schema_history import history_of, schema_at
 from sluice.flows.runtime import Runtime
 from sluice.model.definitions import Definitions
 from sluice.model.tables import TableId
-from sluice.operations.control import ActionPlan
+from sluice.operations.plan import ActionPlan
 from sluice.segments.schemas import SchemaStore
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -20,10 +20,8 @@ from sluice.errors import ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import stored_manifest
 from sluice.model.nearest import meant
+from sluice.operations.plan import ActionPlan
 from sluice.segments.store import SegmentStore
-
-if TYPE_CHECKING:
-    from sluice.operations.control import ActionPlan
 
 _log = structlog.get_logger()
 
@@ -174,8 +172,6 @@ def delete(runtime: Runtime, name: str, *, by: str, dry_run: bool) -> ActionPlan
     Raises:
         ConfigError: there is none of that name.
     """
-    from sluice.operations.control import ActionPlan
-
     with runtime.state() as state:
         subscription = state.subscriptions.get(name)
         if subscription is None:

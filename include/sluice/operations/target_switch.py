@@ -24,7 +24,7 @@ from sluice.flows.checkpoints import CheckpointCheck
 from sluice.flows.runtime import Runtime
 from sluice.flows.stored import known_again
 from sluice.model.batches import Batch
-from sluice.operations.control import ActionPlan
+from sluice.operations.plan import ActionPlan
 from sluice.targets.port import Checkpoint
 from sluice.targets.registry import equal_again
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
@@ -31,6 +31,7 @@ from sluice.config.loading import yaml_files
 from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import SluiceError
+from sluice.operations.plan import ActionPlan
 from sluice.operations.verbs.orders import Restart
 from sluice.operations.verbs.verb import Right
 from sluice.orchestration.dag_runs import dag_id_of
@@ -44,9 +45,6 @@ from sluice.orchestration.page.imports import import_for, runtime_to_act
 from sluice.orchestration.page.routes import add_routes
 from sluice.orchestration.page.served import Served, User
 from sluice.orchestration.page_workers import PageWorkers
-
-if TYPE_CHECKING:
-    from sluice.operations.control import ActionPlan
 
 _log = structlog.get_logger()
 

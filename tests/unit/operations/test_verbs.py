@@ -24,8 +24,8 @@ from sluice.errors import SluiceError
 from sluice.flows.dump.start import start
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
-from sluice.operations.control import ActionPlan
 from sluice.operations.deadletters import store
+from sluice.operations.plan import ActionPlan
 from sluice.operations.verbs.orders import Order
 from sluice.operations.verbs.table import VERBS
 from sluice.operations.verbs.verb import Command, Verb

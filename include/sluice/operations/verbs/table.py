@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.model.alert_rule import AlertRule
 from sluice.model.verify_method import VerifyMethod
+from sluice.operations.plan import NOTHING, ActionPlan, Stakes
 from sluice.operations.verbs import orders
-from sluice.operations.verbs.verb import NOTHING, Command, Right, Stakes, Verb
+from sluice.operations.verbs.verb import Command, Right, Verb
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
-    from sluice.operations.control import ActionPlan
 
-Deed = Callable[["Runtime", Any, str, bool], "ActionPlan"]
+Deed = Callable[["Runtime", Any, str, bool], ActionPlan]
 
 
 def act(runtime: Runtime, action: str, order: Mapping[str, Any], *, by: str, dry_run: bool = False) -> ActionPlan:
@@ -75,7 +75,6 @@ def _leave_plan(runtime: Runtime, order: orders.Order) -> Sequence[str]:
 
 def _leave(runtime: Runtime, order: orders.Order, by: str, dry_run: bool) -> ActionPlan:
     from sluice.operations.channel import leave
-    from sluice.operations.control import ActionPlan
 
     leave(runtime, by=by)
     return ActionPlan("leave", (f"{runtime.name} works without a channel",))
@@ -83,7 +82,6 @@ def _leave(runtime: Runtime, order: orders.Order, by: str, dry_run: bool) -> Act
 
 def _make_missing_plan(runtime: Runtime, order: orders.Order) -> ActionPlan:
     """Say what the last check lacked; nothing is opened but the segment store."""
-    from sluice.operations.control import ActionPlan
     from sluice.operations.last_check import last_check
 
     last = last_check(runtime.store)
@@ -108,7 +106,6 @@ def _alert_plan(on: bool, runtime: Runtime, order: orders.AlertSwitch) -> Sequen
 
 def _switch_alert(on: bool, runtime: Runtime, order: orders.AlertSwitch, by: str, dry_run: bool) -> ActionPlan:
     from sluice.operations.alert_rules import switch
-    from sluice.operations.control import ActionPlan
 
     with runtime.state() as state:
         steps = switch(state, AlertRule(order.rule), on=on, by=by, reason=order.reason)
@@ -151,7 +148,6 @@ def _steered_plan(steps: str, runtime: Runtime, order: orders.OneDump) -> Sequen
 def _steer_dump(change: str, runtime: Runtime, order: orders.OneDump, by: str, dry_run: bool) -> ActionPlan:
     """Pause, resume or cancel a dump."""
     from sluice.flows.dump import progress
-    from sluice.operations.control import ActionPlan
 
     view = getattr(progress, change)(runtime, order.dump, by=by)
     return ActionPlan(f"dump {change}", (f"dump {view.id} is {view.state}",))
@@ -166,7 +162,6 @@ def _tune_plan(runtime: Runtime, order: orders.Tune) -> Sequence[str]:
 
 def _tune(runtime: Runtime, order: orders.Tune, by: str, dry_run: bool) -> ActionPlan:
     from sluice.flows.dump import progress
-    from sluice.operations.control import ActionPlan
 
     view = progress.tune(runtime, order.dump, by=by, **order.changes)
     return ActionPlan("dump tune", (f"dump {view.id} goes on with the new pace",))
@@ -176,7 +171,6 @@ def _tune(runtime: Runtime, order: orders.Tune, by: str, dry_run: bool) -> Actio
 
 
 def _replay(runtime: Runtime, order: orders.Letters, by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import replay
 
     outcomes = replay(runtime, order.ids, target=order.target or None, by=by, dry_run=dry_run)
@@ -194,7 +188,6 @@ _SUPERSEDED = "superseded: the target has a newer row, and keeps it"
 
 
 def _discard_plan(runtime: Runtime, order: orders.Discard) -> ActionPlan:
-    from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.store import chosen
 
     letters = [letter for letter in chosen(runtime, order.ids) if letter.waiting]
@@ -206,7 +199,6 @@ def _discard_plan(runtime: Runtime, order: orders.Discard) -> ActionPlan:
 
 
 def _discard(runtime: Runtime, order: orders.Discard, by: str, dry_run: bool) -> ActionPlan:
-    from sluice.operations.control import ActionPlan
     from sluice.operations.deadletters.replay import discard
 
     letters = discard(runtime, order.ids, by=by, reason=order.reason)

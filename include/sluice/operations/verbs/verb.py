@@ -11,13 +11,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from sluice.operations.plan import ActionPlan, Plan, Stakes
 from sluice.operations.verbs.orders import Order, Spelling
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
-    from sluice.operations.control import ActionPlan
-
-NOTHING = "nothing"
 
 
 class Right(StrEnum):
@@ -35,44 +33,6 @@ class Right(StrEnum):
     DUMP = "dump"
     VERIFY = "verify"
     VERIFIED = "verified"
-
-
-@dataclass(frozen=True, slots=True)
-class Stakes:
-    """The cost of an action: rows that targets get again, and rows that they do not get, or lose."""
-
-    sent_again: str = NOTHING
-    lost: str = NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The plan of an action, before it is done.
-
-    Attributes:
-        confirm: data is at stake: the request has to repeat the pipeline's name.
-        command: the same on the command line; "" if there is none.
-        details: the steps for programs, of some actions.
-    """
-
-    action: str
-    steps: Sequence[str]
-    stakes: Stakes
-    confirm: bool
-    command: str
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as the API answers it."""
-        return {
-            "action": self.action,
-            "steps": list(self.steps),
-            "sent_again": self.stakes.sent_again,
-            "lost": self.stakes.lost,
-            "confirm": self.confirm,
-            "command": self.command,
-            "details": self.details,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +117,7 @@ class Verb:
     right: Right = Right.ACT
     do: Callable[[Runtime, Any, str, bool], ActionPlan] | None = None
     plan: Sequence[str] | Callable[[Runtime, Any], Sequence[str] | ActionPlan] | None = None
-    stakes: Stakes | Callable[[Any], Stakes] = Stakes()
+    stakes: Stakes | Callable[[Any], Stakes] = field(default_factory=Stakes)
     confirms: bool | Callable[[Any], bool] = False
     command: Command | None = None
     of_channel: bool = False
@@ -173,8 +133,6 @@ class Verb:
 
     def planned(self, runtime: Runtime, order: Order) -> Plan:
         """Return the plan. Raises SluiceError if the action is not possible now."""
-        from sluice.operations.control import ActionPlan
-
         if self.plan is None:
             assert self.do is not None
             answer: Sequence[str] | ActionPlan = self.do(runtime, order, "", True)
@@ -188,4 +146,4 @@ class Verb:
         return Plan(self.name, steps, stakes, self.at_stake(order), command, details)
 
 
-__all__ = ["NOTHING", "Command", "Plan", "Right", "Stakes", "Verb", "spellings"]
+__all__ = ["Command", "Right", "Verb", "spellings"]

@@ -10,6 +10,7 @@ from airflow.sdk import DAG, BaseOperator, Param
 from sluice.config.loading import load_pipeline, yaml_files
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
+from sluice.operations.plan import ActionPlan
 from sluice.operations.verbs.table import VERBS
 from sluice.operations.verbs.table import act as do
 from sluice.operations.verbs.verb import Verb
@@ -20,7 +21,6 @@ from sluice.orchestration.retry import boundary
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
-    from sluice.operations.control import ActionPlan
 
 _DOC = """Press **Trigger**, choose a pipeline and what to do. It acts on all runs in flight within five seconds, and nothing is lost:
 
@@ -47,7 +47,6 @@ def form_checks() -> list[str]:
 
 def act(runtime: Runtime, action: str, *, by: str, dry_run: bool = False, **order: Any) -> ActionPlan:
     """Carry out the action that a person chose. Raises ConfigError for an action that does not exist."""
-    from sluice.operations.control import ActionPlan
 
     if action not in form_actions():
         raise ConfigError(f"{action!r} is not an action", hint=f"choose one of {', '.join(form_actions())}")

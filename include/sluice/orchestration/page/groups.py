@@ -18,8 +18,9 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.config.problems import shown
 from sluice.errors import ConfigError, SluiceError
 from sluice.operations.groups import GroupKind, GroupMove, members, move_group, places
+from sluice.operations.plan import NOTHING, Plan, Stakes
 from sluice.operations.verbs import orders
-from sluice.operations.verbs.verb import NOTHING, Plan, Right, Stakes
+from sluice.operations.verbs.verb import Right
 from sluice.orchestration.page import reads
 from sluice.orchestration.page.access import has
 from sluice.orchestration.page.imports import runtime_to_act
