@@ -15,7 +15,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import StartPosition
 from sluice.errors import ConfigError, LostPosition
 from sluice.mysql.client import undecoded
-from sluice.sources.mysql.events.gtids import GtidSet
+from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
@@ -24,7 +24,6 @@ _FIRST_OFFSET = 4
 _GTID_EVENTS = {33, 34, 42, 162}  # GTID, anonymous GTID, tagged GTID, MariaDB's GTID
 _GTID_KINDS = {"gtid", "gtid_tagged_log_event"}  # as SHOW BINLOG EVENTS calls them, without the anonymous one
 _FORMAT, _ROTATE, _HEARTBEAT = 15, 4, {27, 41}
-_MARIADB_GTID = re.compile(r"(?P<domain>\d+)-\d+-(?P<number>\d+)")
 _EVENTS_A_QUERY = 20_000
 _LAST_ADDRESSABLE = 2**32 - 1
 _ROTATION_BYTES = 300
@@ -161,21 +160,16 @@ def place_after(connection: Any, info: ServerInfo, executed: str) -> tuple[Posit
 
 def _scan_mariadb(connection: Any, info: ServerInfo, executed: str) -> Position:
     """Return the first transaction behind a GTID position. Raises LostPosition if such transactions were purged."""
-    reached = {next(iter(part.split("-")[:1])): int(part.split("-")[2]) for part in executed.split(",")}
-    oldest = info.binary_logs[0][0]
-    before = next((text for _, kind, text in events_of(connection, oldest, limit=3) if kind == "Gtid_list"), "")
-    purged = [
-        match[0] for match in _MARIADB_GTID.finditer(before) if int(match["number"]) > reached.get(match["domain"], -1)
-    ]
-    if purged:
+    reached, oldest = MariaDbGtidState(executed), info.binary_logs[0][0]
+    listed = next((text for _, kind, text in events_of(connection, oldest, limit=3) if kind == "Gtid_list"), "")
+    if not reached.reaches(purged := MariaDbGtidState(listed.strip("[]"))):
         raise LostPosition(
             "the server has purged transactions that are not in the given GTID position",
-            hint=f"{oldest}, its oldest log file, begins after {', '.join(purged)}",
+            hint=f"{oldest}, its oldest log file, begins after {purged}",
         )
     for name, _ in info.binary_logs:
         for offset, gtid in mariadb_gtids(connection, name):
-            domain, _, number = gtid.split("-")
-            if int(number) > reached.get(domain, -1):
+            if not reached.reaches(MariaDbGtidState(gtid)):
                 return _at(info, name, offset)
     return info.head
 

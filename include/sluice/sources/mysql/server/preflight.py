@@ -68,7 +68,7 @@ def preflight(
         + _replicates(connection, info)
         + _same_id(connection, server_id, _readers(pipeline))
     )
-    odd = _of_engines(connection, (ENGINE, *ENGINES))
+    odd = _tables_with(connection, "ENGINE", (ENGINE, *ENGINES))
     log_settings += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
     log_settings += _versioned(connection, info, selection)
     log_settings += _generated_columns(connection, info, selection)
@@ -83,12 +83,11 @@ def preflight(
     return sorted(log_settings, key=lambda f: f.severity != "error")
 
 
-def _of_engines(connection: Any, engines: tuple[str, ...]) -> list[tuple[TableId, str]]:
-    """Return every table of these engines, with its engine, by one query."""
-    query = "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE ENGINE IN %s"
+def _tables_with(connection: Any, column: str, values: tuple[str, ...]) -> list[tuple[TableId, str]]:
+    """Return every table that has one of these values in a column of information_schema.TABLES, with its value."""
+    query = f"SELECT TABLE_SCHEMA, TABLE_NAME, {column} FROM information_schema.TABLES WHERE {column} IN %s"  # noqa: S608
     return [
-        (TableId(str(schema), str(name)), str(engine))
-        for schema, name, engine in rows_of(connection, query, (engines,))
+        (TableId(str(schema), str(name)), str(value)) for schema, name, value in rows_of(connection, query, (values,))
     ]
 
 
@@ -340,15 +339,15 @@ def _versioned(connection: Any, info: ServerInfo, selection: Selection) -> list[
     """Report captured tables with system versioning, whose log has rows of the history and deletes as updates."""
     if not info.is_mariadb:
         return []
-    query = "SELECT TABLE_SCHEMA, TABLE_NAME, '' FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED'"
-    captured = _captured(rows_of(connection, query), selection)
+    tables = _tables_with(connection, "TABLE_TYPE", ("SYSTEM VERSIONED",))
+    captured = [str(table) for table, _ in tables if selection.wants(table)]
     if not captured:
         return []
     return [
         Finding(
             "error",
             "system versioning",
-            ", ".join(f"{schema}.{table}" for schema, table, _ in captured[:5]),
+            ", ".join(captured[:5]),
             f"the log of {len(captured)} captured tables has rows of the history, and deletes as updates",
             "exclude them (capture.exclude), or end their history: ALTER TABLE ... DROP SYSTEM VERSIONING",
         )
