@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from psycopg.errors import QueryCanceled
+
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.tables import TableId, TableSchema
 from sluice.postgresql.column_types import neutral_column
@@ -68,6 +70,7 @@ FROM {_TABLE_ROWS} WHERE c.relkind IN ('r', 'p') AND {KEPT}"""  # noqa: S608
 """The query whose one value is a list of definitions, each for :func:`table_from_json`; a condition may follow."""
 _TABLES_A_QUERY = 1_000
 _FILLED = """SELECT r.attnum::int, bool_or(r.attname::text = t.name),
+  bool_or(has_table_privilege(r.attrelid, 'SELECT')),
   array_agg(DISTINCT (a.attmissingval::text::text[])[1]) FILTER (WHERE a.atthasmissing)
 FROM unnest(%s::int[], %s::text[]) t(number, name)
 JOIN pg_attribute r ON r.attrelid = %s::oid AND r.attnum = t.number AND NOT r.attisdropped
@@ -180,17 +183,20 @@ def filled_defaults(
     """
     names = [column.name for column in columns.values()]
     defaults: dict[str, str | None] = {}
-    for number, same_name, values in rows_of(connection, _FILLED, (list(columns), names, oid)):
+    for number, same_name, may_select, values in rows_of(connection, _FILLED, (list(columns), names, oid)):
         column = columns[number]
         if values is not None and len(values) == 1:
             text = {"t": "true", "f": "false"}.get(values[0], values[0]) if column.type == "boolean" else values[0]
             defaults[column.name] = f"{text_literal(text)}::{column.type}"
         elif values is None and same_name and not noted and column.nullable and column.default is not None:
             unfilled = f"SELECT 1 FROM {quoted_table(table)} WHERE {quoted(column.name)} IS NULL LIMIT 1"  # noqa: S608
-            if not rows_of(connection, "SELECT 1 WHERE has_table_privilege(%s::oid, 'SELECT')", (oid,)):
-                defaults[column.name] = "unknown without GRANT SELECT"
-            elif rows_of(connection, unfilled):
-                defaults[column.name] = None
+            try:
+                if not may_select:
+                    defaults[column.name] = "unknown without GRANT SELECT"
+                elif rows_of(connection, unfilled):
+                    defaults[column.name] = None
+            except QueryCanceled:  # the same question would end so again
+                defaults[column.name] = "unknown as the table is too large to look"
     return defaults
 
 

@@ -335,16 +335,14 @@ class RelationTracker:
         }
         if not added or not stored.attributes or self._load is None:
             return now
-        words, defaults = PostgreSQLWords(), self._filled_defaults(oid, now.definition.table, added, noted)
-        columns = []
-        for column in now.definition.columns:
-            then = replace(column, default=defaults.get(column.name, column.default))
-            value, today = (words.default_value(one).value for one in (then, column))
-            same = value is not None and today is not None and value.equals(today)
-            columns.append(column if same else then)
-        if tuple(columns) == now.definition.columns:
-            return now
-        return replace(now, definition=replace(now.definition, columns=tuple(columns)))
+        words, filled = PostgreSQLWords(), {}
+        for name, default in self._filled_defaults(oid, now.definition.table, added, noted).items():
+            then = replace(by_name[name], default=default)
+            value, today = words.default_value(then).value, words.default_value(by_name[name]).value
+            if value is None or today is None or not value.equals(today):
+                filled[name] = then
+        columns = tuple(filled.get(column.name, column) for column in now.definition.columns)
+        return replace(now, definition=replace(now.definition, columns=columns)) if filled else now
 
     def _change(self, oid: int, stored: KnownTable | None, now: KnownTable, where: str, *, noted: bool = False) -> None:
         """Note what made ``now`` of the stored definition.
