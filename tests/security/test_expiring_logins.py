@@ -10,8 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +81,9 @@ def flock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED, os.pathsep.join((FLOCK, sys.executable)))
 
 
-@contextmanager
-def log_lines() -> Iterator[list[Any]]:
-    with structlog.testing.capture_logs() as lines:
-        yield lines
-
-
 def in_three_lives(made: Case, rotation: Rotation, write: Callable[[int], None], tmp_path: Path) -> None:
     """Deliver a row with each of three passwords; none of them is in a log line, a file or a node."""
-    with log_lines() as lines:
+    with structlog.testing.capture_logs() as lines:
         for number in range(3):
             write(number)
             made.run_until_head()
@@ -225,13 +218,15 @@ def test_two_ways_are_refused_and_a_token_is_not_sent_in_the_clear() -> None:
 def test_a_refused_password_is_asked_for_once_more() -> None:
     asked: list[int] = []
 
-    def connect() -> int:
+    def connect(password: str) -> str:
         asked.append(1)
         if len(asked) == 1:
             raise PermissionError
-        return len(asked)
+        return password
 
-    assert logged_in(connection(credentials="x"), connect, lambda error: isinstance(error, PermissionError)) == 2
+    expiring = connection(password_command=[sys.executable, "-c", "print('s3cret')"])
+    assert logged_in(expiring, connect, lambda error: isinstance(error, PermissionError)) == "s3cret"
+    assert len(asked) == 2
     asked.clear()
     with pytest.raises(PermissionError):
         logged_in(connection(), connect, lambda error: True)

@@ -65,6 +65,19 @@ def test_check_warns_of_each_connection_once_and_shows_no_password(
     assert found[0] in _asked_nothing(runtime, monkeypatch)
 
 
+def test_check_reports_a_connection_that_nobody_asks_for_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, kind in (("shop", "mysql"), ("copy", "postgres"), ("cache", "redis")):
+        text = {"conn_type": kind, "host": "localhost", "login": "me", "extra": {"credentials": "rds_iam"}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(text))
+    path = tmp_path / "shop.yaml"
+    path.write_text(PIPELINE)
+    [finding] = check._unprotected(Runtime.build(load_pipeline(path), resolver=from_environment, runner="local"))
+    assert (finding.severity, finding.part, finding.value) == ("error", "target cache", "connection cache")
+    assert "the client of redis does not ask" in finding.why
+
+
 def _asked_nothing(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """The findings of a check that reaches no server."""
     monkeypatch.setattr(check, "_guard", lambda part, look: [])

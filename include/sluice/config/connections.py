@@ -217,7 +217,8 @@ def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
     """Return the TLS arguments of ``pymysql.connect`` for the connection's extra: ssl_mode, ssl_ca, ssl_cert, ssl_key.
 
     Raises ConfigError. ``ssl_mode`` is disabled, preferred (the default; encrypted where the server can, nothing
-    verified), required (encrypted, nothing verified), verify_ca, or verify_identity; with ``ssl_ca`` alone the server's
+    verified), required (encrypted, nothing verified; the default with ``credentials``, as a token goes to the server as
+    it is), verify_ca, or verify_identity; with ``ssl_ca`` alone the server's
     certificate is verified, but not its name. The flags ``ssl_verify_cert`` and ``ssl_verify_identity`` say the same.
     """
     extra = endpoint.extra
@@ -230,7 +231,7 @@ def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
         for key, default in (("ssl_verify_cert", "ssl_ca" in files), ("ssl_verify_identity", False))
     )
     ssl_mode = extra.get("ssl_mode")
-    unverified_mode = "required" if extra.get("credentials") else "preferred"  # a token goes to the server as it is
+    unverified_mode = "required" if extra.get("credentials") else "preferred"
     mode = (
         str(ssl_mode or ("verify_identity" if identity else "verify_ca" if verify else unverified_mode))
         .lower()

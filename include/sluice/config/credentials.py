@@ -24,8 +24,8 @@ GROUP = "sluice.credentials"
 """The group of entry points."""
 ALLOWED = "SLUICE_PASSWORD_COMMANDS"
 """The variable that lists the programs, by their full paths, which a connection may run."""
-KINDS = frozenset({"mysql", "postgres", "postgresql", "oracle"})
-"""Kinds of connections that ask at every connect."""
+KINDS = frozenset({"mysql", "postgresql", "oracle"})
+"""Kinds of sources and targets that ask at every connect."""
 DEADLINE_S = 30.0
 
 Connected = TypeVar("Connected")
@@ -68,17 +68,18 @@ def password_of(endpoint: Endpoint) -> str:
 
 
 def logged_in(
-    endpoint: Endpoint, connect: Callable[[], Connected], is_refused: Callable[[Exception], bool]
+    endpoint: Endpoint, connect: Callable[[str], Connected], is_refused: Callable[[Exception], bool]
 ) -> Connected:
-    """Return what ``connect`` returns, which asks :func:`password_of`; once more if the server refuses a password that
-    expires.
+    """Return what ``connect`` returns for the password of now; for another one if the server refuses one that expires.
+
+    Raises what ``connect`` and :func:`password_of` raise.
     """
     try:
-        return connect()
+        return connect(password_of(endpoint))
     except Exception as error:
         if not expires(endpoint) or not is_refused(error):
             raise
-    return connect()
+    return connect(password_of(endpoint))
 
 
 def _words(command: object, where: str) -> list[str]:

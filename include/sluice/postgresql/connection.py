@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import psycopg
 
 from sluice.config.connections import Endpoint
-from sluice.config.credentials import logged_in, password_of
+from sluice.config.credentials import logged_in
 from sluice.errors import ConfigError
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
@@ -65,11 +65,11 @@ def connect(
     more = {"options": parameters} if parameters else {}
     return logged_in(
         endpoint,
-        lambda: psycopg.connect(
+        lambda password: psycopg.connect(
             host=endpoint.host or "127.0.0.1",
             port=endpoint.port or 5432,
             user=endpoint.user or None,
-            password=password_of(endpoint) or None,
+            password=password or None,
             dbname=endpoint.schema or None,
             connect_timeout=CONNECT_TIMEOUT_S,
             client_encoding="UTF8",

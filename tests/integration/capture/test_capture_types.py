@@ -179,7 +179,7 @@ def test_mysql_replication_reads_the_same_event_by_event(kind, request, tmp_path
     end = head(drain.endpoint)
     endpoint = parse_connection("source", server.connection_json())
     reader = BinLogStreamReader(
-        connection_settings=connect_settings(endpoint),
+        connection_settings=connect_settings(endpoint) | {"password": endpoint.password},
         server_id=77_123, log_file=start.file, log_pos=start.offset, resume_stream=True, blocking=False,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
     )  # fmt: skip

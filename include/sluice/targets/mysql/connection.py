@@ -13,7 +13,7 @@ from pymysql.constants import CLIENT, COMMAND, CR, ER
 from pymysql.protocol import OKPacketWrapper
 
 from sluice.config.connections import Endpoint, tls_settings
-from sluice.config.credentials import logged_in, password_of
+from sluice.config.credentials import logged_in
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection, server_words
 from sluice.targets.sql.loader import Contention
@@ -166,11 +166,11 @@ def connect(endpoint: Endpoint) -> TargetConnection:
     with errors(endpoint, "connecting"):
         connection = logged_in(
             endpoint,
-            lambda: TargetConnection(
+            lambda password: TargetConnection(
                 host=endpoint.host or "127.0.0.1",
                 port=endpoint.port or 3306,
                 user=endpoint.user,
-                password=password_of(endpoint),
+                password=password,
                 charset="utf8mb4",
                 unix_socket=extra.get("unix_socket"),
                 connect_timeout=_CONNECT_TIMEOUT_S,

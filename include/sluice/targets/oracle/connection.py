@@ -11,7 +11,7 @@ from typing import Any
 import oracledb
 
 from sluice.config.connections import Endpoint, is_on
-from sluice.config.credentials import logged_in, password_of
+from sluice.config.credentials import logged_in
 from sluice.errors import ConfigError, SluiceError, TargetUnavailable
 from sluice.targets.sql.bisect import Refused
 from sluice.targets.sql.loader import Contention
@@ -107,9 +107,9 @@ def connect(endpoint: Endpoint, program: str = "sluice", call_s: int = CALL_S) -
     with errors(endpoint, "connecting"):
         connection = logged_in(
             endpoint,
-            lambda: oracledb.connect(
+            lambda password: oracledb.connect(
                 user=endpoint.user,
-                password=password_of(endpoint),
+                password=password,
                 tcp_connect_timeout=_CONNECT_TIMEOUT_S,
                 retry_count=0,
                 expire_time=1,

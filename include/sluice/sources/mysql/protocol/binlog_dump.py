@@ -9,6 +9,7 @@ import contextlib
 import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pymysql
 from sluice.config.connections import Endpoint
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.socket_reader import SocketReader
-from sluice.sources.mysql.server.connection import connect_settings, source_errors
+from sluice.sources.mysql.server.connection import connect_settings, log_in, source_errors
 
 HEARTBEAT_S = 5.0
 SILENCE_S = 20.0
@@ -34,7 +35,8 @@ class PrefetchedLogin:
     def __init__(self, endpoint: Endpoint) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="login")
         self._began = time.monotonic()
-        self._made: Future[Any] | None = self._pool.submit(_prepared, **stream_settings(endpoint))
+        self._endpoint = endpoint
+        self._made: Future[Any] | None = self._pool.submit(_prepared, endpoint, **stream_settings(endpoint))
 
     def connection(self, **settings: Any) -> Any:
         """Return the connection, for its one user.
@@ -44,7 +46,7 @@ class PrefetchedLogin:
         future, self._made = self._made, None
         if future is None or time.monotonic() - self._began > _EARLY_S:
             _hang_up(future)
-            return _prepared(**settings)
+            return _prepared(self._endpoint, **settings)
         return future.result()
 
     def close(self) -> None:
@@ -91,7 +93,7 @@ class BinlogDump:
                 report_slave={"hostname": socket.gethostname()[:60], "username": "sluice", "password": "", "port": 0},
                 is_mariadb=False,  # True would ignore file and offset
                 enable_logging=False,
-                pymysql_wrapper=login.connection if login else _prepared,
+                pymysql_wrapper=login.connection if login else partial(_prepared, endpoint),
             )
             self._reader._BinLogStreamReader__connect_to_stream()  # its only way to start a dump without reading events
             self._reader._BinLogStreamReader__connected_stream = True
@@ -125,11 +127,11 @@ class BinlogDump:
 
 
 def stream_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the arguments of ``pymysql.connect`` for the log's connection. Raises ConfigError."""
+    """Return the arguments of ``pymysql.connect`` but the password for the log's connection. Raises ConfigError."""
     return connect_settings(endpoint) | {"read_timeout": SILENCE_S}
 
 
-def _login(settings: dict[str, Any]) -> Any:
+def _login(**settings: Any) -> Any:
     """Log in.
 
     Nothing is encrypted on the way to this machine itself, unless the connection asks for it or the server insists.
@@ -143,8 +145,8 @@ def _login(settings: dict[str, Any]) -> Any:
     return pymysql.connect(**settings)
 
 
-def _prepared(**settings: Any) -> Any:
-    connection = _login(settings)
+def _prepared(endpoint: Endpoint, **settings: Any) -> Any:
+    connection = log_in(endpoint, _login, settings)
     with connection.cursor() as cursor:  # the new names of what mysql-replication sets by the old ones
         cursor.execute(
             "SET @source_binlog_checksum = @@global.binlog_checksum, @source_heartbeat_period = %s, "

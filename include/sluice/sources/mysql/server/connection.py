@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pymysql
 from pymysql.connections import Connection
@@ -13,12 +13,14 @@ from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from sluice.config.connections import Endpoint, tls_settings
-from sluice.config.credentials import logged_in, password_of
+from sluice.config.credentials import logged_in
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable, UnsupportedType
 from sluice.model.dialects import MARIADB, MYSQL, Dialect
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.client import SHOW_INVISIBLE_KEYS, AccessDenied, MySQLConnection, server_words
 from sluice.sources.mysql.position import Position
+
+Connected = TypeVar("Connected")
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
@@ -31,7 +33,7 @@ _LOGIN_ERRORS = {1044, 1045, 1251, 1698, 2059, 3118, 3955}
 
 
 def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the arguments of ``pymysql.connect``. Raises ConfigError, CredentialsUnavailable.
+    """Return the arguments of ``pymysql.connect`` but the password, for :func:`log_in`. Raises ConfigError.
 
     TLS is as :func:`sluice.config.connections.tls_settings` says.
     """
@@ -39,7 +41,6 @@ def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
         "host": endpoint.host,
         "port": endpoint.port or 3306,
         "user": endpoint.user,
-        "password": password_of(endpoint),
         "charset": "utf8mb4",
         "autocommit": True,
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -51,9 +52,15 @@ def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
     return settings | tls_settings(endpoint)
 
 
-def is_login_refused(error: Exception) -> bool:
-    """Return True if the server does not take the login."""
-    return isinstance(error, pymysql.err.MySQLError) and error.args[:1] in {(code,) for code in _LOGIN_ERRORS}
+def log_in(endpoint: Endpoint, connect: Callable[..., Connected], settings: Mapping[str, Any]) -> Connected:
+    """Return ``connect(**settings)`` with the password of now. Raises what it raises; ConfigError,
+    CredentialsUnavailable.
+    """
+    return logged_in(endpoint, lambda password: connect(**settings, password=password), _is_login_refused)
+
+
+def _is_login_refused(error: Exception) -> bool:
+    return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in _LOGIN_ERRORS
 
 
 @contextmanager
@@ -74,7 +81,7 @@ def source_errors(endpoint: Endpoint, doing: str, *, login: bool = False) -> Ite
                 where=where,
                 hint=error.hint,
             ) from error
-        if code in _LOGIN_ERRORS:
+        if _is_login_refused(error):
             raise ConfigError(
                 f"{doing}: the server refuses user {endpoint.user!r}: {words}",
                 where=where,
@@ -101,7 +108,7 @@ def connected(endpoint: Endpoint) -> Iterator[MySQLConnection]:
     Raises ConfigError for a refused login, SourceUnavailable.
     """
     with source_errors(endpoint, "connecting to the source", login=True):
-        connection = logged_in(endpoint, lambda: MySQLConnection(**connect_settings(endpoint)), is_login_refused)
+        connection = log_in(endpoint, MySQLConnection, connect_settings(endpoint))
         try:
             with connection.cursor() as cursor:
                 cursor.execute(f"SET @sluice = 1{SHOW_INVISIBLE_KEYS}")

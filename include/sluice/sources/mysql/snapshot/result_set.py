@@ -24,7 +24,6 @@ from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
 from sluice.config.connections import Endpoint
-from sluice.config.credentials import logged_in
 from sluice.errors import DecodeError, SourceUnavailable
 from sluice.model.tables import ENUM_ERROR_VALUE, Column, TableSchema, quoted
 from sluice.mysql.column_types import Wire, type_named
@@ -32,7 +31,7 @@ from sluice.sources import arrow_buffers
 from sluice.sources.mysql.decoder import column_kernels
 from sluice.sources.mysql.decoder.rows import _array, _binary, _sets
 from sluice.sources.mysql.decoder.transcode import to_utf8
-from sluice.sources.mysql.server.connection import connect_settings, is_login_refused, rows_of, source_errors
+from sluice.sources.mysql.server.connection import connect_settings, log_in, rows_of, source_errors
 from sluice.sources.mysql.snapshot import rowset_kernels
 
 PIECE_BYTES = 16 * 2**20
@@ -68,12 +67,9 @@ def expression(column: Column) -> str:
 @contextmanager
 def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
     """Open a connection for selects: read-only, READ COMMITTED, UTC, text in its own charset, no time limit."""
+    settings = connect_settings(endpoint) | {"read_timeout": _SILENCE_S}
     with source_errors(endpoint, "connecting to the source", login=True):
-        connection = logged_in(
-            endpoint,
-            lambda: pymysql.connect(**connect_settings(endpoint) | {"read_timeout": _SILENCE_S}),
-            is_login_refused,
-        )
+        connection = log_in(endpoint, pymysql.connect, settings)
     try:
         with source_errors(endpoint, "reading rows of the source"):
             with connection.cursor() as cursor:
