@@ -18,7 +18,7 @@ from devstack.zookeeper import ZooKeeperServer
 from sluice.orchestration.page import reads
 from tests.dags.conftest import WritePipeline
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.full
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
 LIMIT_S = 60.0

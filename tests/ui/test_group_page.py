@@ -17,7 +17,7 @@ from tests.ui.accessibility import findings
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
 
-pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.full]
 
 STATIC = Path(__file__).resolve().parents[2] / "include" / "sluice" / "orchestration" / "static"
 

@@ -114,7 +114,6 @@ def test_an_interrupt_leaves_no_process(home: Path, number: int, after: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_up_twice_heal_and_down(home: Path) -> None:
     first = run(home, "up")
     assert first.returncode == 0, first.stderr

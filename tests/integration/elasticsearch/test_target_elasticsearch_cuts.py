@@ -124,7 +124,6 @@ def test_an_old_writer_that_comes_back(elasticsearch: SearchServer) -> None:
     assert stopped >= 3
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["elasticsearch", "opensearch"])
 def test_the_server_is_killed_in_mid_load(tmp_path: Path, kind: str) -> None:
     """Batches are loaded and tried again meanwhile: at the end each row is there, once."""

@@ -23,7 +23,7 @@ from tests.support.pipelines.case import Case, case
 from tests.support.readers.lakes import Lake
 from tests.support.running.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ASKS = {"seek", "skip", "rollback", "redeliver"}
 """Commands that show a plan and ask."""

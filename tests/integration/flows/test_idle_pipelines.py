@@ -15,8 +15,6 @@ from sluice.orchestration import shared_pollers, triggers
 from sluice.sources.mysql.position import Position
 from tests.support.pipelines.many_pipelines import ManyPipelines, many_pipelines
 
-pytestmark = pytest.mark.timeout(600)
-
 COUNT = 12
 
 

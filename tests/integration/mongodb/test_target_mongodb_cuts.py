@@ -7,8 +7,6 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from devstack.mongodb import FerretDBServer
 from sluice.testing.targets import Pipe, changed, gone, new, people
 from tests.support.benches.mongodb_bench import FERRETDB, MongoBench
@@ -100,7 +98,6 @@ def test_an_old_writer_that_comes_back(ferretdb: FerretDBServer) -> None:
     assert stopped >= 3
 
 
-@pytest.mark.timeout(600)
 def test_the_server_is_killed_in_mid_load(tmp_path: Path) -> None:
     """Batches are loaded and tried again meanwhile: at the end each row is there, once."""
     seed = int(os.environ.get("SLUICE_FAULT_SEED", "1"))

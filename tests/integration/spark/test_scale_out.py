@@ -70,7 +70,6 @@ def batches(schema: Any) -> list[list[dict[str, Any]]]:
     return [first, [*hot, *moved, delete(insert(0, "u0"))]]
 
 
-@pytest.mark.timeout(300)
 def test_every_place_gives_the_same_rows(
     tmp_path: Path, cluster: ConnectRunner, s3: S3Server, mysql_target: Any, fresh_schema: Any, monkeypatch: Any
 ) -> None:

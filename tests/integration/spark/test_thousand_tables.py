@@ -72,7 +72,6 @@ def run(made: Case, folder: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_number_of_jobs_is_the_same(
     tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, spark: SparkConnectServer
 ) -> None:

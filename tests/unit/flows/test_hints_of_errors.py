@@ -17,7 +17,7 @@ from sluice.errors import SluiceError
 from sluice.operations import control
 from tests.support.pipelines.case import Case, case
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ASKS = {"seek", "skip", "rollback", "redeliver"}
 """Commands that show a plan and ask."""
