@@ -88,9 +88,10 @@ format: venv ## rewrite the code in the house's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet . || true
 
-docs: venv ## write the tables of targets (README.md, docs/targets.md), of metrics (docs/monitor.md), variables and connections (docs/deploy.md), privileges (pages of MySQL and PostgreSQL) again
+docs: venv ## write the tables of targets (README.md, docs/targets.md), of metrics (docs/monitor.md), of errors (docs/errors.md), variables and connections (docs/deploy.md), privileges (pages of MySQL and PostgreSQL) again
 	@$(BIN)/python -m tests.support.documents.targets_table
 	@$(BIN)/python -m tests.support.documents.metrics_table
+	@$(BIN)/python -m tests.support.documents.errors_page
 	@$(BIN)/python -m tests.support.documents.surroundings_tables
 	@$(BIN)/python -m tests.support.documents.rights_tables
 

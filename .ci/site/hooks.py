@@ -1,7 +1,7 @@
 """What the site has besides the pages of docs/: the nav, files of the repository that pages link to, and all errors.
 
 The nav is read from the tables of docs/README.md. A link that leaves docs/ goes to a copy of its file below
-``repository/``. ``errors.md`` is written from the code: each class of :mod:`sluice.errors`, each text with its hint.
+``repository/``. ``errors.md`` gets the texts that the code raises, each with its hint, below the name of their class.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ LINK = re.compile(r"(\]\()((?!https?:|mailto:|#)[^)#\s]+)((?:#[^)\s]*)?(?: \"[^\
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Read the nav from the index of the pages, and the version from the package."""
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    nav: list[Any] = [{"Start": ["README.md", "how-it-works.md", "why-sluice.md", "words.md", "errors.md"]}]
+    nav: list[Any] = [{"Start": ["README.md", "how-it-works.md", "why-sluice.md", "words.md"]}]
     for title, chapter in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL):
         pages = dict.fromkeys(re.findall(r"\]\(([a-z-]+\.md)", chapter))
         files = re.findall(r"\]\(\.\./([A-Z_]+\.md)\)", chapter)
@@ -55,10 +55,9 @@ def _order(version: str) -> list[tuple[bool, int, str]]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files outside of docs/ that pages link to, and the page of all errors."""
+    """Add the files outside of docs/ that pages link to."""
     for name in sorted(_linked({ROOT / "docs" / file.src_uri for file in files.documentation_pages()})):
         files.append(File.generated(config, f"{COPIES}/{name}", abs_src_path=str(ROOT / name)))
-    files.append(File.generated(config, "errors.md", content=errors()))
     return files
 
 
@@ -77,6 +76,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Let links that leave docs/ go to the copies, and links of the copies into docs/ go to the pages."""
     del config
     source = page.file.src_uri
+    if source == "errors.md":
+        return with_texts(markdown)
     home = ROOT / source.removeprefix(f"{COPIES}/") if source.startswith(f"{COPIES}/") else ROOT / "docs" / source
     up = "../" * source.count("/")
 
@@ -103,31 +104,21 @@ def _pictures(markdown: str, home: Path, up: str) -> str:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def errors() -> str:
-    """Return the page of all errors: each class with what it means, and the texts that the code raises."""
-    tree = ast.parse((PACKAGE / "errors.py").read_text(encoding="utf-8"))
-    classes = {
-        node.name: (ast.get_docstring(node) or "").partition("\n\n")[0]
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and not any(ast.unparse(base) == "StrEnum" for base in node.bases)
-    }
-    texts: dict[str, set[tuple[str, str]]] = {name: set() for name in classes}
+def with_texts(page: str) -> str:
+    """Return the page of errors with the texts that the code raises below the line of their class."""
+    texts: dict[str, set[tuple[str, str]]] = {name: set() for name in re.findall(r"`sluice\.errors\.(\w+)`", page)}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for name, text, hint in _raised(path, classes):
+        for name, text, hint in _raised(path, texts):
             texts[name].add((text, hint))
-    lines = [
-        "# Errors",
-        "",
-        "Every error by its class, and what to do. `…` stands for a value. A message has three parts: what was being",
-        "done, where, and, after an arrow, what to run next. Search for a part of the text that you see.",
-    ]
-    for name, meaning in classes.items():
-        lines += ["", f"## {name}", "", _plain(meaning), ""]
-        lines += [f"- {text}" + (f" → {hint}" if hint else "") for text, hint in sorted(texts[name])]
-    return "\n".join(lines) + "\n"
+
+    def listed(match: re.Match[str]) -> str:
+        lines = [f"- {text}" + (f" → {hint}" if hint else "") for text, hint in sorted(texts[match[1]])]
+        return match[0] + ("\n\nIts texts, with `…` for a value:\n\n" + "\n".join(lines) if lines else "")
+
+    return re.sub(r"^- `sluice\.errors\.(\w+)`: .*$", listed, page, flags=re.MULTILINE)
 
 
-def _raised(path: Path, classes: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+def _raised(path: Path, classes: Collection[str]) -> Iterator[tuple[str, str, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes and node.args:
             text = _text(node.args[0])

@@ -43,7 +43,9 @@
             └── CheckpointError        what the target says it holds does not fit the pipeline's state in ZooKeeper
 
 Every message says what was being done; ``where`` says where (file:offset, GTID, table, file:line); ``hint`` says what
-to run or change next. Secrets never enter any of the three.
+to run or change next. Secrets never enter any of the three. The public name of an error comes from its class
+(``SLUICE-LOG-PURGED``), and is part of its text. docs/errors.md is made from the docstrings below: what happened, what
+is lost if anything is ("Lost:"), and what a person does ("To do:").
 """
 
 from __future__ import annotations
@@ -87,6 +89,13 @@ class SluiceError(Exception):
 
     retryable: ClassVar[bool] = False
     fault: ClassVar[Fault] = Fault.YOURS
+    public_name: ClassVar[str] = "SLUICE-ERROR"
+
+    def __init_subclass__(cls) -> None:
+        """Give each class of the tree its public name; classes of other modules keep that of their parent."""
+        super().__init_subclass__()
+        if cls.__module__ == __name__:
+            cls.public_name = f"SLUICE-{re.sub(r'(?<=[a-z])(?=[A-Z])', '-', cls.__name__).upper()}"
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -95,9 +104,10 @@ class SluiceError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        text = self.message
+        text = f"{self.message} [{self.public_name}"
         if self.where and self.where not in self.message:  # a file's problems name it themselves
-            text += f" [at {self.where}]"
+            text += f" at {self.where}"
+        text += "]"
         if self.hint:
             text += f" -> {self.hint}"
         return text
@@ -125,6 +135,15 @@ def fault_of(error: BaseException) -> Fault:
     return error.fault if isinstance(error, SluiceError) else Fault.BUG
 
 
+UNFORESEEN = "SLUICE-UNFORESEEN"
+"""The public name of what fails by an exception that is none of the tree: a bug."""
+
+
+def public_name_of(error: BaseException) -> str:
+    """Return the public name of an error."""
+    return error.public_name if isinstance(error, SluiceError) else UNFORESEEN
+
+
 def _rebuild(
     kind: type[SluiceError], message: str, where: str | None, hint: str | None, state: dict[str, Any]
 ) -> SluiceError:
@@ -135,78 +154,134 @@ def _rebuild(
 
 
 class RetryableError(SluiceError):
-    """The same call may succeed later."""
+    """The same call may succeed later.
+
+    To do: Nothing. If it stays, look at the server that the message names.
+    """
 
     retryable = True
     fault = Fault.PASSING
 
 
 class SourceUnavailable(RetryableError):
-    """The source does not answer, or cut the connection."""
+    """The source does not answer, or cut the connection.
+
+    To do: Nothing while the source restarts. Otherwise ``sluice check`` says what it does not answer.
+    """
 
 
 class TargetUnavailable(RetryableError):
-    """A target does not answer, deadlocked, or cut the connection."""
+    """A target does not answer, deadlocked, or cut the connection.
+
+    To do: Nothing while the target restarts. Otherwise ``sluice check`` says what it does not answer.
+    """
 
 
 class CoordinationUnavailable(RetryableError):
-    """ZooKeeper does not answer, or the session is gone."""
+    """ZooKeeper does not answer, or the session is gone.
+
+    To do: Start the servers of the store of positions again, or mend the connection to them. Work goes on where it
+    was.
+    """
 
 
 class StorageUnavailable(RetryableError):
-    """The segment store does not answer, or is full."""
+    """The segment store does not answer, or is full.
+
+    To do: Free space on the disk of the segment store, or mend the connection to it.
+    """
 
 
 class SparkUnavailable(RetryableError):
-    """No Spark Connect server answers, or it lost the work."""
+    """No Spark Connect server answers, or it lost the work.
+
+    To do: Start the Spark Connect server that the message names. Work goes on from the stored batch.
+    """
 
 
 class CredentialsUnavailable(RetryableError):
-    """The program or plug-in that gives a connection's password gave none."""
+    """The program or plug-in that gives a connection's password gave none.
+
+    To do: Run the program of ``password_command`` as the user of the process, or mend the login of the cloud
+    (docs/deploy.md#passwords-that-expire).
+    """
 
 
 class LeaseHeld(RetryableError):
-    """Another process owns the pipeline or the target right now."""
+    """Another process owns the pipeline or the target right now.
+
+    To do: Nothing: the other process works. ``sluice status PIPELINE`` says which one holds the lease.
+    """
 
 
 class OutOfOrder(RetryableError):
-    """An earlier batch of this target is not acknowledged yet."""
+    """An earlier batch of this target is not acknowledged yet.
+
+    To do: Nothing: it follows when the batch before it is acknowledged.
+    """
 
 
 class Paused(RetryableError):
-    """A person paused the pipeline."""
+    """A person paused the pipeline.
+
+    To do: ``sluice resume PIPELINE``, when the pipeline may go on.
+    """
 
 
 class Restarted(RetryableError):
-    """A person restarted or rolled back the pipeline while this was at work."""
+    """A person restarted or rolled back the pipeline while this was at work.
+
+    To do: Nothing: the work begins again from the same batch.
+    """
 
 
 class TooManyReads(RetryableError):
-    """The subscription service has as many open reads as it may have."""
+    """The subscription service has as many open reads as it may have.
+
+    To do: Try again later, or raise the limit of ``sluice serve`` (docs/subscribe.md).
+    """
 
 
 class TerminalError(SluiceError):
-    """A person has to change something before this can succeed."""
+    """A person has to change something before this can succeed.
+
+    To do: Follow the hint of the message.
+    """
 
 
 class ConfigError(TerminalError):
-    """A YAML file, a connection or an argument is wrong; ``where`` is file:line."""
+    """A YAML file, a connection or an argument is wrong; ``where`` is file:line.
+
+    To do: Correct the file, connection or argument that the message names; ``sluice check PIPELINE`` shows all that
+    is wrong.
+    """
 
 
 class MissingConnection(ConfigError):
-    """A connection that the pipeline names is defined nowhere."""
+    """A connection that the pipeline names is defined nowhere.
+
+    To do: Define the connection in Airflow, or as ``AIRFLOW_CONN_…`` in the environment.
+    """
 
 
 class DumpRefused(ConfigError):
-    """A dump's request is invalid. Retrying does not help."""
+    """A dump's request is invalid. Retrying does not help.
+
+    To do: Ask for a dump that can be read; the message says which condition, key or table it lacks.
+    """
 
 
 class PreflightError(TerminalError):
-    """The source is set up so that changes would be lost or wrong."""
+    """The source is set up so that changes would be lost or wrong.
+
+    To do: Change the setting of the source that the message names; ``sluice check PIPELINE`` lists all of them.
+    """
 
 
 class CaptureError(TerminalError):
     """The log cannot be read on.
+
+    To do: Follow the hint of the message: the log is not passed over. docs/recover.md has each case.
 
     Attributes:
         whole_until: a position in front of what cannot be read, up to which a batch can be made; None where there is
@@ -217,55 +292,97 @@ class CaptureError(TerminalError):
 
 
 class LostPosition(CaptureError):
-    """The stored position is no longer on the server."""
+    """The stored position is no longer on the server.
+
+    Lost: what the log held since the position: a copy has the rows as they are now, not each change.
+
+    To do: ``sluice recover PIPELINE`` shows the ways on; a copy of the tables makes both sides equal again
+    (docs/recover.md).
+    """
 
 
 class LogPurged(LostPosition):
-    """The server removed the log of the stored position before it was captured; it is the same log otherwise."""
+    """The server removed the log of the stored position before it was captured; it is the same log otherwise.
+
+    Lost: what the removed log held between the position and the oldest log of the server: a copy has the rows as
+    they are now, not each change.
+
+    To do: ``sluice recover PIPELINE``: a copy of the tables makes both sides equal again. Keep the log for longer.
+    """
 
 
 class WrongServer(CaptureError):
-    """Another server answers at the same address."""
+    """Another server answers at the same address.
+
+    To do: Point the connection to the former server; if the move is wanted, docs/recover.md has the steps.
+    """
 
 
 class UnknownEvent(CaptureError):
-    """An event kind that this version does not understand."""
+    """An event kind that this version does not understand.
+
+    To do: Report it with the event's number; a newer version may read it.
+    """
 
     fault = Fault.BUG
 
 
 class UnsupportedType(CaptureError):
-    """A column type or charset that this version does not understand."""
+    """A column type or charset that this version does not understand.
+
+    To do: Exclude the column by the mapping, or report it.
+    """
 
     fault = Fault.BUG
 
 
 class UnsupportedValue(UnsupportedType):
-    """A value that only the source's type has."""
+    """A value that only the source's type has.
+
+    To do: Map the column to a type that holds the value, or let a rule change it.
+    """
 
     fault = Fault.YOURS
 
 
 class DecodeError(CaptureError):
-    """Bytes of the log contradict its format."""
+    """Bytes of the log contradict its format.
+
+    To do: Compare the log with the server's own tool (``mysqlbinlog``, ``pg_waldump``), and report what differs.
+    """
 
     fault = Fault.BUG
 
 
 class SchemaUnknown(CaptureError):
-    """The definition of a table at this place in the log is not known."""
+    """The definition of a table at this place in the log is not known.
+
+    To do: ``sluice recover PIPELINE`` reads the definition again (docs/schema-history.md).
+    """
 
 
 class ChecksumMismatch(CaptureError):
-    """A flipped bit in the log."""
+    """A flipped bit in the log.
+
+    To do: Compare the file of the log at the server. If it is whole there, the network changed it, and the next
+    attempt reads it again.
+    """
 
 
 class SegmentError(TerminalError):
-    """A stored segment, manifest or changeset is damaged or missing."""
+    """A stored segment, manifest or changeset is damaged or missing.
+
+    To do: ``sluice recover PIPELINE`` captures the batch again, as long as the source has its log.
+    """
 
 
 class BatchesGone(SegmentError):
     """Batches that a reader asks for are no longer stored.
+
+    Lost: for this reader, the changes of the removed batches.
+
+    To do: Begin at the oldest stored batch, or with a snapshot (docs/subscribe.md). Keep batches for longer by
+    ``retention``.
 
     Attributes:
         oldest: the oldest batch that is stored; 0: none is.
@@ -275,11 +392,18 @@ class BatchesGone(SegmentError):
 
 
 class SubscriptionOver(TerminalError):
-    """A named subscription cannot go on where it was: it expired, or the pipeline's state is another one."""
+    """A named subscription cannot go on where it was: it expired, or the pipeline's state is another one.
+
+    Lost: for this subscriber, the changes since its last acknowledgement.
+
+    To do: Subscribe anew, with a snapshot if rows of the time between are needed (docs/subscribe.md).
+    """
 
 
 class SchemaMoved(TerminalError):
     """Rows of a batch do not fit the columns of the stream that is being read; one that begins at that batch has them.
+
+    To do: Read on from the batch that the message names: the stream that begins there has the new columns.
 
     Attributes:
         batch: the batch to go on from.
@@ -291,6 +415,8 @@ class SchemaMoved(TerminalError):
 class AccessDenied(TerminalError):
     """Who asks is not known, or may not read this.
 
+    To do: Use a token or login that may read this; docs/rights.md has the rights.
+
     Attributes:
         known: False where it is not known who asks.
     """
@@ -299,25 +425,41 @@ class AccessDenied(TerminalError):
 
 
 class Fenced(TerminalError):
-    """A newer owner exists; this process must stop writing."""
+    """A newer owner exists; this process must stop writing.
+
+    To do: Nothing: a newer process does the work.
+    """
 
     fault = Fault.PASSING
 
 
 class RuleError(TerminalError):
-    """A rule is broken, or raised while it ran."""
+    """A rule is broken, or raised while it ran.
+
+    To do: Correct the rule at the place that the message names, or send such rows to dead letters (docs/rules.md).
+    """
 
 
 class MappingError(TerminalError):
-    """The target lacks a table or a column that the mapping needs."""
+    """The target lacks a table or a column that the mapping needs.
+
+    To do: Create what the target lacks, or map the column or table to another place.
+    """
 
 
 class FileMissing(TerminalError):
-    """A file that a row names does not exist, or may not be taken."""
+    """A file that a row names does not exist, or may not be taken.
+
+    To do: Put the file in its place, or let the mapping pass over missing files (docs/row-files.md).
+    """
 
 
 class LoadError(TerminalError):
-    """The target refused a statement. ``code``: its number or word for the reason, 0 if it has none."""
+    """The target refused a statement. ``code``: its number or word for the reason, 0 if it has none.
+
+    To do: Correct the row, the definition or the right at the target that the message names; the batch is loaded
+    again.
+    """
 
     code: int | str = 0
 
@@ -325,6 +467,8 @@ class LoadError(TerminalError):
 class CheckpointError(LoadError):
     """What the target says it holds does not fit the pipeline's state in ZooKeeper: one of the two was lost, restored,
     edited or replaced.
+
+    To do: ``sluice recover PIPELINE`` says which side is older, and what each way on does.
 
     ``kind``: other (another state wrote it), ahead, behind, gone (the target says nothing), edited, epoch, position.
     ``restored``: the target holds less than was acknowledged, and all that it says is true of an earlier time: the

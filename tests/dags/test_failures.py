@@ -53,7 +53,7 @@ def test_the_boundary_passes_one_message_and_no_chain() -> None:
 
     with pytest.raises(TaskError) as caught:
         read()
-    assert str(caught.value) == "reading the log [at binlog.000001:4] -> is it up?"
+    assert str(caught.value) == "reading the log [SLUICE-SOURCE-UNAVAILABLE at binlog.000001:4] -> is it up?"
     assert caught.value.__suppress_context__
     assert caught.value.__cause__ is None
     assert caught.value.kind == "SourceUnavailable"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 
+import pytest
+
 from sluice import errors
+from sluice.model.alert_rule import AlertRule
+from tests.support.documents.errors_page import COMMAND, PAGE, classes, page, parts
 
 _BRANCH = re.compile(r"^    ((?:[│ ] {3})*)(?:├── |└── )?(\w+)(?:  .*)?$")
 
@@ -33,3 +37,28 @@ def test_a_branch_says_if_the_same_call_may_succeed_later() -> None:
     for _, found in inspect.getmembers(errors, inspect.isclass):
         if issubclass(found, errors.SluiceError) and found is not errors.SluiceError:
             assert issubclass(found, errors.RetryableError if found.retryable else errors.TerminalError)
+
+
+def test_the_page_of_errors_is_what_the_code_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), f"`{COMMAND}` writes docs/errors.md"
+
+
+def test_every_error_and_alert_has_a_name_of_its_own() -> None:
+    names = [*(kind.public_name for kind in classes()), errors.UNFORESEEN, *(rule.public_name for rule in AlertRule)]
+    assert len(set(names)) == len(names)
+    assert re.findall(r"^## (SLUICE-[A-Z-]+[A-Z])$", PAGE.read_text(encoding="utf-8"), re.MULTILINE) == names
+    assert errors.LogPurged.public_name == "SLUICE-LOG-PURGED"
+
+
+@pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
+def test_every_error_says_what_happened_and_what_to_do(kind: type[errors.SluiceError]) -> None:
+    assert {"What", "To do"} <= parts(kind).keys()
+    assert str(kind("it stopped", where="here", hint="go on")) == f"it stopped [{kind.public_name} at here] -> go on"
+
+
+def test_a_class_outside_of_the_tree_has_the_name_of_its_parent() -> None:
+    class Inner(errors.LostPosition):
+        """A room's own."""
+
+    assert Inner.public_name == errors.public_name_of(Inner("gone")) == "SLUICE-LOST-POSITION"
+    assert errors.public_name_of(ValueError("no")) == errors.UNFORESEEN

@@ -160,13 +160,15 @@ def print_error(error: SluiceError) -> None:
     """Print what went wrong, where, and what to do next, on standard error."""
     if len(set(_opened)) == 1:
         error.name_pipeline(_opened[0])
-    err.print(f"[bold red]error[/] {_linked(error.message)}", highlight=False, soft_wrap=True)
+    err.print(
+        f"[bold red]error[/] {_linked(error.message)} [dim]\\[{error.public_name}][/]", highlight=False, soft_wrap=True
+    )
     if error.where and error.where not in error.message:
         err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False, soft_wrap=True)
     if error.hint:
         err.print(f"  [dim]next[/] {_linked(error.hint)}", highlight=False, soft_wrap=True)
     if site := docs_address():
-        err.print(f"  [dim]see[/] {site}/errors.html#{type(error).__name__.lower()}", highlight=False, soft_wrap=True)
+        err.print(f"  [dim]see[/] {site}/errors.html#{error.public_name.lower()}", highlight=False, soft_wrap=True)
 
 
 def _linked(text: str) -> str:

@@ -181,7 +181,7 @@ def require_listed(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-_ALERT = re.compile(r"\{\{\s*alert\.(text|pipeline|state|target|lag_ms|limit_ms|rule|subscription)\s*\}\}")
+_ALERT = re.compile(r"\{\{\s*alert\.(text|name|pipeline|state|target|lag_ms|limit_ms|rule|subscription)\s*\}\}")
 
 
 def require_plain(value: Any) -> Any:

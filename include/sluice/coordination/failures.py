@@ -26,6 +26,7 @@ from sluice.errors import (
     Restarted,
     SluiceError,
     fault_of,
+    public_name_of,
 )
 from sluice.model.stored_fields import known_fields
 
@@ -43,8 +44,8 @@ class StageFailure:
         part: drain, merge, rule.{name} or load-{target}. error: the message of the last attempt, with what to do next.
         since: of the first attempt that failed here (ISO 8601); attempts: how many did.
         at: how far the part had come: once it is further, the failure is over.
-        fault: who has to act (:class:`sluice.errors.Fault`); kind: the class of the error. Both are "" if an older
-            version noted it.
+        fault: who has to act (:class:`sluice.errors.Fault`); kind: the class of the error; name: its public name.
+            "" if an older version noted it.
     """
 
     part: str
@@ -54,6 +55,7 @@ class StageFailure:
     at: str = ""
     fault: str = ""
     kind: str = ""
+    name: str = ""
 
     @property
     def target(self) -> str:
@@ -123,10 +125,11 @@ class StageFailures:
         committed(self._z, Put(path, content, node.version) if node is not None else Create(path, content))
 
     def _note(self, part: str, error: Exception, at: str) -> None:
-        path, before, kind = self._at.failure(part), self._of(part), type(error).__name__
-        message = str(error) if isinstance(error, SluiceError) else f"{kind}: {error}"
+        path, before = self._at.failure(part), self._of(part)
+        kind, name = type(error).__name__, public_name_of(error)
+        message = str(error) if isinstance(error, SluiceError) else f"{kind}: {error} [{name}]"
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        failure = StageFailure(part, message[:_MOST_WORDS], now, 1, at, fault_of(error).value, kind)
+        failure = StageFailure(part, message[:_MOST_WORDS], now, 1, at, fault_of(error).value, kind, name)
         if before is not None and before.at == at:
             failure = replace(failure, since=before.since, attempts=before.attempts + 1)
         content = FAILURE.encode(asdict(failure))

@@ -14,3 +14,8 @@ class AlertRule(StrEnum):
     DIFFERENCES = "differences"
     AT_RISK = "at_risk"
     SUBSCRIPTION = "subscription"
+
+    @property
+    def public_name(self) -> str:
+        """The name that people search for, beside those of errors (:func:`sluice.errors.public_name_of`)."""
+        return f"SLUICE-ALERT-{self.value.upper().replace('_', '-')}"

@@ -29,6 +29,16 @@ MEANINGS: dict[AlertRule, str] = {
     AlertRule.SUBSCRIPTION: "A subscription is about to expire",
 }
 
+WAYS_ON: dict[AlertRule, str] = {
+    AlertRule.STOPPED: "Run what the text says after its arrow; look up the error that it names",
+    AlertRule.LAG: "`sluice status PIPELINE` shows which stage is slow or stands",
+    AlertRule.DEAD_LETTERS: "`sluice dead-letters list PIPELINE`; mend the cause, then replay or discard them",
+    AlertRule.DIFFERENCES: "`sluice verify PIPELINE --repair` copies what differs",
+    AlertRule.AT_RISK: "`sluice status PIPELINE` says what holds it; keep the log for longer, or free the disk",
+    AlertRule.SUBSCRIPTION: "Start its reader; one that has expired begins anew with the snapshot",
+}
+"""What a person does when a rule holds."""
+
 
 def rule_key(rule: AlertRule) -> str:
     """Return the key under which a rule's alert is recorded, as a target's is under its name."""

@@ -41,6 +41,11 @@ class Alert:
     limit_ms: int
 
     @property
+    def name(self) -> str:
+        """The public name."""
+        return AlertRule.LAG.public_name
+
+    @property
     def text(self) -> str:
         """The alert as one sentence."""
         if not self.raised:
@@ -54,6 +59,7 @@ class Alert:
         """Return the body of the message that is sent."""
         return {
             "text": self.text,
+            "name": self.name,
             "pipeline": self.pipeline,
             "target": self.consumer,
             "state": "raised" if self.raised else "cleared",
@@ -73,6 +79,11 @@ class ExpiryAlert:
     lag_ms: int
 
     @property
+    def name(self) -> str:
+        """The public name."""
+        return AlertRule.SUBSCRIPTION.public_name
+
+    @property
     def consumer(self) -> str:
         """Key of the subscription among the alerts."""
         return alert_key(self.subscription)
@@ -86,6 +97,7 @@ class ExpiryAlert:
         """Return the body of the message that is sent."""
         return {
             "text": self.text,
+            "name": self.name,
             "pipeline": self.pipeline,
             "subscription": self.subscription,
             "state": "raised" if self.raised else "cleared",
@@ -103,6 +115,11 @@ class RuleAlert:
     why: str
 
     @property
+    def name(self) -> str:
+        """The public name."""
+        return self.rule.public_name
+
+    @property
     def consumer(self) -> str:
         """Key of the rule among the alerts."""
         return rule_key(self.rule)
@@ -116,6 +133,7 @@ class RuleAlert:
         """Return the body of the message that is sent."""
         return {
             "text": self.text,
+            "name": self.name,
             "pipeline": self.pipeline,
             "rule": self.rule.value,
             "state": "raised" if self.raised else "cleared",
@@ -165,9 +183,13 @@ def check_lag(runtime: Runtime, now: Status, notify: Notify | None = None) -> li
         lag += _rule_alerts(runtime, now, state)
     for alert in lag:
         if alert.raised:
-            _log.error("alert_raised", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
+            _log.error(
+                "alert_raised", pipeline=alert.pipeline, target=alert.consumer, name=alert.name, reason=alert.text
+            )
         else:
-            _log.info("alert_cleared", pipeline=alert.pipeline, target=alert.consumer, reason=alert.text)
+            _log.info(
+                "alert_cleared", pipeline=alert.pipeline, target=alert.consumer, name=alert.name, reason=alert.text
+            )
         _tell(runtime.pipeline, runtime.resolver, alert)
         _notify(runtime.pipeline, alert, notify)
     return lag

@@ -57,7 +57,7 @@ from sluice.operations.target_switch import server_lines
 from sluice.operations.verify.digests import not_covered
 from sluice.sources.port import Blindness, LogsPartialRows, PreparesSource, SourceSession, SourceTable
 from sluice.sources.table_filter import Selection, key_left_out
-from sluice.targets.port import Feature, other_writers, refuses
+from sluice.targets.port import Feature, NamesRisks, other_writers, refuses
 
 _log = structlog.get_logger()
 
@@ -951,6 +951,8 @@ def _target(runtime: Runtime, name: str) -> list[Finding]:
     lines = target_rights(target)
     if any(line.severity == "error" for line in lines):
         return lines
+    if isinstance(target, NamesRisks):
+        lines += [replace(risk, part=f"target {name}") for risk in target.risks()]
     if target.checkpoints is not None:
         target.checkpoints.read()  # does it answer at all?
     with runtime.state(connect_timeout_s=_SESSION_S) as state:

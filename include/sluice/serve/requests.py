@@ -284,10 +284,10 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def for_programs(error: SluiceError) -> dict[str, bool | int]:
+def for_programs(error: SluiceError) -> dict[str, str | bool | int]:
     """Return what a client may act on."""
     more = {name: value for name in ("oldest", "batch") if isinstance(value := getattr(error, name, None), int)}
-    return {"retryable": error.retryable, **more}
+    return {"name": error.public_name, "retryable": error.retryable, **more}
 
 
 def wrong_request(error: ValidationError, what: str) -> ConfigError:

@@ -36,4 +36,6 @@ def test_every_page_is_in_the_site(site: Path) -> None:
 def test_an_error_is_found_by_a_part_of_its_text(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "errors.html").read_text(encoding="utf-8"))
     assert "there is no dump … → the newest are: …" in text
-    assert "Every error by its class" in (site / "search/search_index.json").read_text(encoding="utf-8")
+    assert "Every error and alert has a name of its own" in (site / "search/search_index.json").read_text(
+        encoding="utf-8"
+    )

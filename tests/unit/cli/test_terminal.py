@@ -64,6 +64,7 @@ def test_an_error_is_shown_as_well(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(ConfigError("a\x1b[2Jb", where="\u202ex", hint="[red]\x9b"))
     said = capsys.readouterr().err
     assert "[red]" in said
+    assert "[SLUICE-CONFIG-ERROR]" in said
     assert not [c for c in BAD if c in said.replace("\x1b[", "")]
 
 
@@ -76,7 +77,7 @@ def test_pages_that_an_error_names_are_links_where_the_site_is_known(
     print_error(ConfigError("a", hint=hint))
     printed = capsys.readouterr().err
     assert hint in printed
-    assert ("https://docs.example/0.3.0/errors.html#configerror" in printed) is site.startswith("https")
+    assert ("https://docs.example/0.3.0/errors.html#sluice-config-error" in printed) is site.startswith("https")
     link = "[link=https://docs.example/0.3.0/recover.html#lost]docs/recover.md#lost[/link]" + escape(" has [all]")
     assert _linked(hint) == (link if site.startswith("https") else escape(hint))
     assert "javascript" not in printed

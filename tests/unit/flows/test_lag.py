@@ -150,6 +150,7 @@ def test_an_alert_is_told_once_and_its_end_too(orders: Case, pager: list[dict[st
         ("broken", "raised", "/hooks/1", "Bearer t0ken")
     ]
     assert "s behind its source" in pager[0]["text"]
+    assert pager[0]["name"] == "SLUICE-ALERT-LAG"
     seen = {target.name: target for target in status(runtime).targets}
     assert seen["broken"].alert_since is not None
     assert seen["copy"].alert_since is None
@@ -222,7 +223,11 @@ def test_rules_tell_people_once_and_can_be_switched_off(orders: Case, pager: lis
     letters = replace(calm, dead_letters=2)
     assert [(one.consumer, one.raised) for one in check_lag(runtime, letters)] == [("rule:dead_letters", True)]
     assert pager[-1]["text"].startswith(f"{runtime.name}: dead letters wait: 2; `sluice dead-letters list")
-    assert (pager[-1]["rule"], pager[-1]["state"]) == ("dead_letters", "raised")
+    assert (pager[-1]["rule"], pager[-1]["state"], pager[-1]["name"]) == (
+        "dead_letters",
+        "raised",
+        "SLUICE-ALERT-DEAD-LETTERS",
+    )
     seen = status(runtime).alerts
     assert set(seen) == {"dead_letters"}
     assert check_lag(runtime, replace(letters, alerts=seen)) == []

@@ -77,7 +77,9 @@ def test_a_rule_with_a_task_of_its_own_is_named_as_its_task_is(tmp_path: Path) -
         one.commit(("insert", "a", (1, "x")))
         with pytest.raises(RuleError):
             one.deliver()
-        assert [(failure.part, failure.kind) for failure in now(one).failures] == [("rule.up", "RuleError")]
+        assert [(failure.part, failure.kind, failure.name) for failure in now(one).failures] == [
+            ("rule.up", "RuleError", "SLUICE-RULE-ERROR")
+        ]
 
 
 def test_an_error_that_is_none_of_sluice(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:

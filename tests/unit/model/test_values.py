@@ -94,4 +94,4 @@ def test_a_schema_version_changes_with_the_definition() -> None:
 def test_errors_survive_pickling_with_their_fields() -> None:
     error = pickle.loads(pickle.dumps(LoadError("loading failed", where="shop.orders", hint="look")))
     assert (error.message, error.where, error.hint) == ("loading failed", "shop.orders", "look")
-    assert str(error) == "loading failed [at shop.orders] -> look"
+    assert str(error) == "loading failed [SLUICE-LOAD-ERROR at shop.orders] -> look"

@@ -118,7 +118,12 @@ def test_a_range_that_retention_removed_names_the_oldest_batch(shop: Case) -> No
         for start in ({"batch": numbers[0]}, {"timestamp": "2001-01-01T00:00:00Z"}, {"position": "binlog.000001:4"}):
             with pytest.raises(flight.FlightServerError, match=rf"oldest.* is {kept}") as raised:
                 reader.read(from_=start)
-            assert refused(raised.value) == {"error": "BatchesGone", "retryable": False, "oldest": kept}
+            assert refused(raised.value) == {
+                "error": "BatchesGone",
+                "name": "SLUICE-BATCHES-GONE",
+                "retryable": False,
+                "oldest": kept,
+            }
         assert {row["v"] for row in reader.read().rows()} == {0}
 
 
@@ -354,4 +359,8 @@ def test_a_ticket_with_what_is_wrong_is_refused_with_a_sentence(shop: Case, wron
             if isinstance(
                 raised.value, flight.FlightError
             ):  # of GetSchema pyarrow makes an error of Arrow, with the sentence alone
-                assert refused(raised.value) == {"error": "ConfigError", "retryable": False}, raised.value
+                assert refused(raised.value) == {
+                    "error": "ConfigError",
+                    "name": "SLUICE-CONFIG-ERROR",
+                    "retryable": False,
+                }, raised.value

@@ -76,7 +76,7 @@ def test_the_older_of_two_clients_of_one_name_is_fenced(shop: Case, monkeypatch:
         newer = Exchanger(elsewhere, window=3)  # of another server
         assert newer.hello["session"] == older.hello["session"] + 1
         error = older.ending()
-        assert said(error) == {"error": "Fenced", "retryable": False}
+        assert said(error) == {"error": "Fenced", "name": "SLUICE-FENCED", "retryable": False}
         assert "another client's now" in str(error)
         assert newer.until(numbers[2]) == numbers
         assert newer.ack(numbers[2]) == numbers[2]
@@ -136,7 +136,11 @@ def test_what_retention_took_is_told_and_the_subscription_can_begin_anew(shop: C
         assert said(one.ending())["error"] == "SubscriptionOver"
         with pytest.raises(flight.FlightServerError, match="has expired") as raised:
             Exchanger(reader)
-        assert said(raised.value) == {"error": "SubscriptionOver", "retryable": False}
+        assert said(raised.value) == {
+            "error": "SubscriptionOver",
+            "name": "SLUICE-SUBSCRIPTION-OVER",
+            "retryable": False,
+        }
         anew = Exchanger(reader, reset=True)
         assert anew.until(kept) == [kept]
         assert anew.ack(kept) == kept

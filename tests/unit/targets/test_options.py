@@ -63,8 +63,8 @@ def test_each_problem_has_its_line() -> None:
 def test_one_problem_is_one_sentence_with_its_line() -> None:
     error = refused(PIPELINE.replace("-1", "1"))
     assert str(error) == (
-        "target 'lake': options.locaton: house targets have no such option; did you mean 'location'? [at "
-        "pipelines/shop.yaml:13]"
+        "target 'lake': options.locaton: house targets have no such option; did you mean 'location'? "
+        "[SLUICE-CONFIG-ERROR at pipelines/shop.yaml:13]"
     )
     assert refused(PIPELINE, "copy").where == "pipelines/shop.yaml:4", "a missing option stands where its target does"
 

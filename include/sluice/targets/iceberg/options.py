@@ -11,6 +11,25 @@ from sluice.config.pipeline import Size, Span
 from sluice.config.rights import Refers
 from sluice.targets.lake.options import LakeOptions
 
+READS_DELETE_FILES = {
+    "athena": True,
+    "bigquery": True,
+    "clickhouse": True,
+    "databricks": False,
+    "duckdb": True,
+    "pyiceberg": True,
+    "snowflake": True,
+    "spark": True,
+    "trino": True,
+}
+"""Engine -> does it apply position delete files of format version 2? docs/iceberg-target.md says where each is from."""
+
+
+def _known(engine: str) -> str:
+    if engine not in READS_DELETE_FILES:
+        raise ValueError(f"{engine!r} is none of the engines {', '.join(READS_DELETE_FILES)}")
+    return engine
+
 
 class IcebergMaintenance(BaseModel):
     """The maintenance that the DAG ``retention`` does for the tables while batches are loaded."""
@@ -71,6 +90,11 @@ class IcebergOptions(LakeOptions):
         "copy-on-write",
         description="How a changed or deleted row leaves its data file: the file is written anew, or a position delete "
         "file names the row until maintenance writes the data file anew. The words are Iceberg's (write.merge.mode).",
+    )
+    readers: tuple[Annotated[str, AfterValidator(_known)], ...] = Field(
+        (),
+        description="merge-on-read: the engines that read the tables, so that `sluice check` knows if each applies "
+        f"delete files ({', '.join(READS_DELETE_FILES)}). None is said: it warns.",
     )
     small_file: Size = Field(
         256 * 2**10,

@@ -8,9 +8,10 @@ from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
+from sluice.model.findings import Finding
 from sluice.targets.iceberg.client import place_of
 from sluice.targets.iceberg.format import IcebergFormat
-from sluice.targets.iceberg.options import IcebergOptions
+from sluice.targets.iceberg.options import READS_DELETE_FILES, IcebergOptions
 from sluice.targets.lake.target import LakeTarget
 from sluice.targets.options import options_of
 
@@ -24,3 +25,15 @@ class IcebergTarget(LakeTarget):
         options = options_of(config, IcebergOptions)
         place = place_of(endpoint, options.catalog, config.name)
         super().__init__(config, IcebergFormat(place, options), pipeline)
+
+    def risks(self) -> list[Finding]:
+        """Return a warning if the tables have delete files that a reader does not apply: it would show deleted rows."""
+        options = options_of(self.config, IcebergOptions)
+        blind = [engine for engine in options.readers if not READS_DELETE_FILES[engine]]
+        if options.write_mode == "copy-on-write" or (options.readers and not blind):
+            return []
+        why, fix = f"{', '.join(blind)} cannot read tables with position delete files", ""
+        if not blind:
+            why = "an engine that does not apply position delete files fails, or shows deleted rows"
+            fix = "name those that read the tables, options: {readers: [spark, trino]}; or "
+        return [Finding("warning", "write_mode", options.write_mode, why, f"{fix}set write_mode: copy-on-write")]

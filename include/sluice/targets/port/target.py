@@ -208,6 +208,14 @@ class NamesRights(Protocol):
         """
 
 
+@runtime_checkable
+class NamesRisks(Protocol):
+    """Optional: a target that knows what those who read it could get wrong."""
+
+    def risks(self) -> list[Finding]:
+        """Return warnings. No I/O."""
+
+
 def marking(target: Target) -> MarksLoads | None:
     """Return the target if it can mark what is written to it, else None."""
     return cast(MarksLoads, target) if target.capabilities.marks_loads else None
