@@ -51,6 +51,7 @@ is lost if anything is ("Lost:"), and what a person does ("To do:").
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -104,13 +105,9 @@ class SluiceError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        text = f"{self.message} [{self.public_name}"
-        if self.where and self.where not in self.message:  # a file's problems name it themselves
-            text += f" at {self.where}"
-        text += "]"
-        if self.hint:
-            text += f" -> {self.hint}"
-        return text
+        head, line_end, rest = self.message.partition("\n")
+        at = f" at {self.where}" if self.where and self.where not in self.message else ""  # its problems name it
+        return f"{head} [{self.public_name}{at}]{line_end}{rest}" + (f" -> {self.hint}" if self.hint else "")
 
     def name_pipeline(self, pipeline: str) -> None:
         """Put the pipeline's name into the commands of the hint, which a part that knows no pipeline wrote with
@@ -142,6 +139,21 @@ UNFORESEEN = "SLUICE-UNFORESEEN"
 def public_name_of(error: BaseException) -> str:
     """Return the public name of an error."""
     return error.public_name if isinstance(error, SluiceError) else UNFORESEEN
+
+
+def classes(of: type[SluiceError] = SluiceError) -> Iterator[type[SluiceError]]:
+    """Yield the classes of the tree below one, each before those below it."""
+    for kind in of.__subclasses__():
+        if kind.__module__ == __name__:
+            yield kind
+            yield from classes(kind)
+
+
+def explanation(kind: type[SluiceError]) -> dict[str, str]:
+    """Return what the docstring of a class says: ``What`` happened, ``To do`` and, if anything is, ``Lost``."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in (kind.__doc__ or "").split("\n\n")]
+    named = [re.fullmatch(r"(To do|Lost): (.+)", paragraph) for paragraph in paragraphs[1:]]
+    return {"What": paragraphs[0]} | {match[1]: match[2] for match in named if match}
 
 
 def _rebuild(

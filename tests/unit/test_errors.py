@@ -9,7 +9,7 @@ import pytest
 
 from sluice import errors
 from sluice.model.alert_rule import AlertRule
-from tests.support.documents.errors_page import COMMAND, PAGE, classes, page, parts
+from tests.support.documents.errors_page import COMMAND, PAGE, page
 
 _BRANCH = re.compile(r"^    ((?:[│ ] {3})*)(?:├── |└── )?(\w+)(?:  .*)?$")
 
@@ -44,15 +44,19 @@ def test_the_page_of_errors_is_what_the_code_says() -> None:
 
 
 def test_every_error_and_alert_has_a_name_of_its_own() -> None:
-    names = [*(kind.public_name for kind in classes()), errors.UNFORESEEN, *(rule.public_name for rule in AlertRule)]
+    names = [
+        *(kind.public_name for kind in errors.classes()),
+        errors.UNFORESEEN,
+        *(rule.public_name for rule in AlertRule),
+    ]
     assert len(set(names)) == len(names)
     assert re.findall(r"^## (SLUICE-[A-Z-]+[A-Z])$", PAGE.read_text(encoding="utf-8"), re.MULTILINE) == names
     assert errors.LogPurged.public_name == "SLUICE-LOG-PURGED"
 
 
-@pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*errors.classes()], ids=lambda kind: kind.__name__)
 def test_every_error_says_what_happened_and_what_to_do(kind: type[errors.SluiceError]) -> None:
-    assert {"What", "To do"} <= parts(kind).keys()
+    assert {"What", "To do"} <= errors.explanation(kind).keys()
     assert str(kind("it stopped", where="here", hint="go on")) == f"it stopped [{kind.public_name} at here] -> go on"
 
 

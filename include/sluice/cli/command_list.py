@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dead-letters": (_DATA, "letters:letters_app"),
     "snapshot": (_DATA, "snapshot:snapshot_app"),
     "serve": (_DATA, "serve:serve"),
+    "mcp": (_DATA, "mcp:mcp"),
     "subscriptions": (_DATA, "subscriptions:subscriptions_app"),
     "rules": (_DEVELOPMENT, "rules:rules_app"),
     "targets": (_DEVELOPMENT, "targets:targets_app"),

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
     from sluice.operations.groups import GroupMove
+    from sluice.operations.plan import Plan
     from sluice.operations.status import Status
     from sluice.operations.subscriptions import SubscriptionStatus
+    from sluice.operations.verbs.orders import Order
     from sluice.operations.verify.digests import DigestReport
     from sluice.operations.verify.progress import Told
     from sluice.operations.verify.result import VerifyResult
@@ -45,6 +47,12 @@ class Direct:
             return self._make_missing(pipeline)
         runtimes = self._meant(pipeline) if VERBS[action].of_channel and not dry_run else [self._open(pipeline)]
         return together([act(runtime, action, order, by=who(), dry_run=dry_run) for runtime in runtimes])
+
+    def plan(self, pipeline: str, action: str, order: Order) -> Plan:
+        """Return the plan of an action."""
+        from sluice.operations.verbs.table import VERBS
+
+        return VERBS[action].planned(self._open(pipeline), order)
 
     def _make_missing(self, pipeline: str) -> ActionPlan:
         """Run the statements of the last check, which the person saw."""

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from sluice.operations.deadletters.replay import ReplayOutcome
     from sluice.operations.deadletters.store import DeadLetter
     from sluice.operations.groups import GroupMove
-    from sluice.operations.plan import ActionPlan
+    from sluice.operations.plan import ActionPlan, Plan
     from sluice.operations.status import Status
     from sluice.operations.subscriptions import SubscriptionStatus
+    from sluice.operations.verbs.orders import Order
     from sluice.operations.verify.progress import Told
     from sluice.operations.verify.result import VerifyResult
 
@@ -40,7 +41,7 @@ REACH: Mapping[str, str] = {
         (
             "status", "audit", "dump list", "dump show", "verify list", "verify show", "dead-letters list",
             "dead-letters show", "channel list", "channel show", "channel conflicts", "subscriptions list",
-            "alerts list",
+            "alerts list", "mcp",
         ),
         THROUGH,
     ),
@@ -82,6 +83,9 @@ class Service(Protocol):
 
     def act(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool = False) -> ActionPlan:
         """Carry an action out, or return its plan."""
+
+    def plan(self, pipeline: str, action: str, order: Order) -> Plan:
+        """Return the plan of an action, with its cost; nothing is changed."""
 
     def move_group(self, kind: str, group: str, order: Mapping[str, Any], *, dry_run: bool) -> Iterator[GroupMove]:
         """Move the pipelines of a source or target group, and yield each answer. ``order``: see

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from sluice.config.connections import Endpoint, from_environment, httpx_tls
 from sluice.errors import ConfigError, CoordinationUnavailable
-from sluice.operations.plan import ActionPlan, together
+from sluice.operations.plan import ActionPlan, Plan, Stakes, together
 
 if TYPE_CHECKING:
     import httpx
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sluice.operations.groups import GroupMove
     from sluice.operations.status import Status
     from sluice.operations.subscriptions import SubscriptionStatus
+    from sluice.operations.verbs.orders import Order
     from sluice.operations.verify.progress import Told
     from sluice.operations.verify.result import VerifyResult
 
@@ -82,6 +83,12 @@ class PageApi:
                 raise error from None
             answers = [self._do(name, action, order, dry_run=dry_run) for name in names]
         return together([ActionPlan(action, tuple(answer["steps"])) for answer in answers])
+
+    def plan(self, pipeline: str, action: str, order: Order) -> Plan:
+        """Return the plan of an action."""
+        answer = self._do(pipeline, action, order.model_dump(mode="json", exclude={"confirm"}), dry_run=True)
+        fields = {name: answer[name] for name in ("action", "steps", "confirm", "command", "details")}
+        return Plan(**fields, stakes=Stakes(answer["sent_again"], answer["lost"]))
 
     def _do(self, pipeline: str, action: str, order: Mapping[str, Any], *, dry_run: bool) -> dict[str, Any]:
         body = {name: value for name, value in order.items() if value is not None}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -31,31 +30,14 @@ else, nothing is lost: the position stays in front of what failed.
 """
 
 
-def classes() -> list[type[errors.SluiceError]]:
-    """Return the classes of errors in the order of their definitions."""
-    found = [
-        kind
-        for _, kind in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(kind, errors.SluiceError) and kind is not errors.SluiceError
-    ]
-    return sorted(found, key=lambda kind: inspect.getsourcelines(kind)[1])
-
-
-def parts(kind: type[errors.SluiceError]) -> dict[str, str]:
-    """Return what the docstring of a class says: ``What``, ``To do`` and, if anything is, ``Lost``."""
-    paragraphs = [" ".join(paragraph.split()) for paragraph in (inspect.getdoc(kind) or "").split("\n\n")]
-    named = [re.fullmatch(r"(To do|Lost): (.+)", paragraph) for paragraph in paragraphs[1:]]
-    return {"What": _plain(paragraphs[0])} | {match[1]: _plain(match[2]) for match in named if match}
-
-
 def page() -> str:
     """Return the page as it has to be now."""
     return "\n".join([_HEAD, *_lines()])
 
 
 def _lines() -> Iterator[str]:
-    for kind in classes():
-        said = parts(kind)
+    for kind in errors.classes():
+        said = {part: _plain(text) for part, text in errors.explanation(kind).items()}
         yield f"## {kind.public_name}\n\n{said['What']}\n"
         if "Lost" in said:
             yield f"- **Lost:** {said['Lost']}"

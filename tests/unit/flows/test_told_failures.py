@@ -91,7 +91,7 @@ def test_an_error_that_is_none_of_sluice(one: Pipe, monkeypatch: pytest.MonkeyPa
         patch.setattr("sluice.flows.load.load._Delivery.write", broken)
         with pytest.raises(KeyError):
             one.deliver()
-    assert [failure.error for failure in now(one).failures] == ["KeyError: 'g'"]
+    assert [failure.error for failure in now(one).failures] == ["KeyError: 'g' [SLUICE-UNFORESEEN]"]
 
 
 def test_a_drain_that_failed_and_then_found_nothing(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
