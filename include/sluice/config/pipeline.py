@@ -256,6 +256,11 @@ class SourceConfig(StrictModel):
         description="PostgreSQL 16 and later: none leaves out changes that have a replication origin, such as those "
         "that a subscription of the server wrote.",
     )
+    primary: ConnectionId | None = Field(
+        None,
+        description="PostgreSQL: the connection of the primary, if the source is a standby. Publication and triggers "
+        "are made there.",
+    )
     slot_budget: Size | None = Field(
         None,
         ge=16 * 2**20,
@@ -294,6 +299,8 @@ class SourceConfig(StrictModel):
     def _has_a_slot(self) -> SourceConfig:
         if self.type == "mysql" and self.slot_budget is not None:
             raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
+        if self.type == "mysql" and self.primary is not None:
+            raise ValueError("primary is for a PostgreSQL source that is a standby; a MySQL replica needs none")
         if self.type == "mysql" and self.streaming:
             raise ValueError("streaming is for a PostgreSQL source: the log of MySQL has a transaction when it commits")
         if self.type == "mysql" and self.ddl:

@@ -171,6 +171,7 @@ class ConnectionUse:
 CONNECTIONS: tuple[ConnectionUse, ...] = (
     ConnectionUse("source.connection", "", "`mysql`, `sluice_mysql`", "workers, triggerer, API server, command line"),
     ConnectionUse("source.connections", "", "the same, for each server of a group", "the same"),
+    ConnectionUse("source.primary", "", "`postgres`, `sluice_postgresql`", "workers, command line"),
     ConnectionUse(
         "targets[].connection", "", "that of the target's page, or `sluice_` and the kind: `sluice_postgresql`",
         "workers, Spark's workers, API server, command line",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.errors import PreflightError, TerminalError
+from sluice.errors import PreflightError, SluiceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Finding:
     value: str
     why: str
     fix: str = ""
-    kind: type[TerminalError] = PreflightError
+    kind: type[SluiceError] = PreflightError
     part: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -204,7 +204,8 @@ def _unprotected(runtime: Runtime) -> list[Finding]:
     that is to ask for its password where the kind's client does not ask.
     """
     pipeline, findings = runtime.pipeline, []
-    uses = [("source", pipeline.source.type, name) for name in pipeline.source.servers]
+    primary = [pipeline.source.primary] if pipeline.source.primary else []
+    uses = [("source", pipeline.source.type, name) for name in (*pipeline.source.servers, *primary)]
     uses += [(f"target {target.name}", target.type, name) for target in pipeline.targets for name in target.servers]
     for part, kind, name in uses:
         with suppress(SluiceError):  # the check of the server reports what the connection lacks

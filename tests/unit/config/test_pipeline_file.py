@@ -131,6 +131,7 @@ workers:
             19,
             "stages.load.quue: there is no such key; did you mean 'queue'?",
         ),
+        ("server_id: auto", "primary: shop_primary", 3, "primary is for a PostgreSQL source that is a standby"),
         ("window: 3", PLACES + "    load: {}", 19, "it says no place; write queue, pool or executor"),
         ("window: 3", PLACES.replace("own", "one") + "    load: {queue: far}", 19, "write run: {tasks: own}"),
         ("window: 3", PLACES.replace("own", "one") + "    ack.reporting: {pool: p}", 19, "write run: {tasks: own}"),

@@ -267,6 +267,7 @@ def check_source(context: DrainContext) -> None:
     if context.cursor is not None:
         context.state.require_channel()
     context.source.look_again()
+    context.cursor = failover.follow(context.runtime, context.state, context.lease, context.source, context.cursor)
     context.cursor = ready_or_moved(context.runtime, context.state, context.lease, context.source, context.cursor)
     context.kept.checked()
 

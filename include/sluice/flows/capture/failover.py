@@ -24,7 +24,7 @@ from sluice.model.offset import Offset
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.sources import executed
-from sluice.sources.port import Source
+from sluice.sources.port import FollowsTimelines, Source, SourceSession
 
 _log = structlog.get_logger()
 
@@ -147,6 +147,24 @@ def fail_over(
         connection=place.connection,
         position=str(place.position),
     )
+    return moved
+
+
+def follow(
+    runtime: Runtime, state: PipelineState, lease: Lease, source: SourceSession, cursor: Cursor | None
+) -> Cursor | None:
+    """Go on in the log of the same server under its present name: that of a standby which was promoted.
+
+    Chunks of dumps and undelivered batches stay as they are: their places are in front of what has the new name.
+    """
+    if cursor is None or not isinstance(source, FollowsTimelines):
+        return cursor
+    position = source.followed(cursor.position)
+    if position.is_at(cursor.position):
+        return cursor
+    schema = _schema(runtime.source, runtime.store, lease, cursor, position)
+    moved = state.advance(lease, cursor, position, schema=schema, partner_batch=cursor.partner_batch)
+    _log.warning("source_log_followed", pipeline=runtime.name, previous=str(cursor.position), position=str(position))
     return moved
 
 

@@ -197,3 +197,13 @@ class LogsPartialRows(Protocol):
 
     def partial_tables(self) -> Mapping[TableId, str]:
         """Return the tables of which that is so, each with the statement after which the log has whole rows."""
+
+
+@runtime_checkable
+class FollowsTimelines(Protocol):
+    """Optional, of a :class:`SourceSession`: its log may go on under another name, at the same place."""
+
+    def followed(self, at: Offset) -> Offset:
+        """Return the offset of the same place under the present name of the log; ``at`` if that is its name, or if the
+        log does not go on from there.
+        """

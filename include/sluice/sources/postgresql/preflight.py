@@ -7,10 +7,10 @@ shown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.config.pipeline import Event, PipelineConfig
-from sluice.errors import ConfigError, LogPurged, LostPosition, WrongServer
+from sluice.errors import ConfigError, LogPurged, LostPosition, SourceUnavailable, WrongServer
 from sluice.model.findings import Finding
 from sluice.model.rights import Scope, by_schema
 from sluice.model.tables import TableId
@@ -28,10 +28,13 @@ from sluice.sources.postgresql.server import slot as slots
 from sluice.sources.postgresql.server.connection import rows_of
 from sluice.sources.postgresql.server.info import OLDEST, ServerInfo
 from sluice.sources.postgresql.server.publication import Publication, publication_name, read_publication
-from sluice.sources.postgresql.server.slot import PLUGIN, Slot, read_slot, slot_name
+from sluice.sources.postgresql.server.slot import CONFLICTS, PLUGIN, Slot, read_slot, slot_name
+from sluice.sources.postgresql.server.standby import standby_findings
 from sluice.sources.table_filter import Selection
 
 _APPLY = "`sluice check PIPELINE --apply` makes it"
+_AT_PRIMARY = "at the primary"
+_IF_NAMED = "with source.primary `sluice check PIPELINE --apply` runs it there"
 _THEN_REPAIR = "then, with the pipeline running, `sluice verify run PIPELINE --repair`"
 _CHOICES = (
     f"choose: `sluice seek PIPELINE latest`, {_THEN_REPAIR}; or a new copy of the tables: `sluice recover PIPELINE` "
@@ -51,7 +54,8 @@ class Setup:
     ``ddl``: the event triggers, which another pipeline may have asked for. ``numbered``: captured tables whose rows
     get numbers one after the other, at a site of a channel. ``cut_short``: captured tables whose log may lack values
     that an update left unchanged, each with the table or partition that holds the rows, at such a site.
-    ``may_publish``: the login may make the publication, if it is missing.
+    ``may_publish``: the login may make the publication, if it is missing. ``writes``: the server is no standby, or the
+    pipeline names its primary, whose login it is then.
     """
 
     info: ServerInfo
@@ -64,14 +68,27 @@ class Setup:
     numbered: Sequence[TableId] = ()
     cut_short: Sequence[tuple[TableId, TableId]] = ()
     may_publish: bool = True
+    writes: bool = True
 
 
-def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfig, *, two_way: bool = False) -> Setup:
-    """Ask the server for all of it. ``two_way``: it is a site of a channel."""
+def read_setup(
+    connection: Connection,
+    info: ServerInfo,
+    pipeline: PipelineConfig,
+    *,
+    two_way: bool = False,
+    primary: Connection | None = None,
+) -> Setup:
+    """Ask the server for all of it. ``two_way``: it is a site of a channel. ``primary``: who writes, for a standby."""
+    writer = primary if info.in_recovery else connection
     selection = Selection.compile(pipeline.capture)
     publication = read_publication(connection, publication_name(pipeline), info.version_number)
     tables = [table for table in read_tables(connection, selection.wants) if not table.partition]
     logged = [table.id for table in tables if table.logged]
+    ddl = read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture)
+    if writer is not connection:
+        installs = bool(writer) and read_ddl_trigger(writer, publication_name(pipeline), pipeline.capture).installs
+        ddl = replace(ddl, installs=installs)
     return Setup(
         info,
         read_slot(connection, slot_name(pipeline), info.version_number),
@@ -79,10 +96,12 @@ def read_setup(connection: Connection, info: ServerInfo, pipeline: PipelineConfi
         tables,
         read_identities(connection),
         str(rows_of(connection, _LABELS)[0][0]),
-        read_ddl_trigger(connection, publication_name(pipeline), pipeline.capture),
+        ddl,
         [table for table in numbered_tables(connection) if selection.wants(table)] if two_way else (),
         [pair for pair in cut_short_tables(connection) if selection.wants(pair[0])] if two_way else (),
-        publication is not None or not missing_rights(connection, PUBLISHER, {Scope.CAPTURED_TABLES: logged}),
+        publication is not None
+        or bool(writer and not missing_rights(writer, PUBLISHER, {Scope.CAPTURED_TABLES: logged})),
+        writer is not None,
     )
 
 
@@ -96,13 +115,20 @@ def rights_findings(connection: Connection, pipeline: PipelineConfig) -> list[Fi
 def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> list[Finding]:
     """Return all findings, errors first. ``at``: the captured position, None before the first capture."""
     findings = server_findings(setup.info) + _origin_findings(setup.info, pipeline.source.origin)
+    if setup.info.in_recovery:
+        findings += standby_findings(setup.info, copies_elsewhere=pipeline.dump.connection is not None)
     if not any(finding.severity == "error" for finding in findings):
         findings += _slot_findings(setup, pipeline, at)
-        findings += _publication_findings(setup, pipeline, at)
-        findings += _identity_findings(setup, pipeline, at)
-        findings += _numbering_findings(setup.numbered)
-        findings += _cut_short_findings(setup.cut_short)
-        findings += ddl_findings(setup.ddl, publication_name(pipeline), wanted=pipeline.source.ddl)
+        of_catalog = _publication_findings(setup, pipeline, at)
+        of_catalog += _identity_findings(setup, pipeline, at)
+        of_catalog += _numbering_findings(setup.numbered)
+        of_catalog += _cut_short_findings(setup.cut_short)
+        of_catalog += ddl_findings(setup.ddl, publication_name(pipeline), wanted=pipeline.source.ddl)
+        findings += (
+            of_catalog
+            if setup.writes
+            else [replace(finding, fix=f"{_AT_PRIMARY}: {finding.fix}") for finding in of_catalog]
+        )
     return sorted(findings, key=lambda one: one.severity != "error")
 
 
@@ -111,17 +137,6 @@ def server_findings(info: ServerInfo) -> list[Finding]:
     if info.version_number < OLDEST:
         return [Finding("error", "server_version", info.version, "the log of versions before 14 lacks what is needed")]
     server_findings = []
-    if info.in_recovery:
-        server_findings.append(
-            Finding(
-                "error",
-                "pg_is_in_recovery",
-                "true",
-                "the server is a standby; this version reads the log of a primary",
-                "give the connection of the primary",
-                ConfigError,
-            )
-        )
     if info.settings.get("wal_level") != "logical":
         server_findings.append(
             Finding(
@@ -129,7 +144,8 @@ def server_findings(info: ServerInfo) -> list[Finding]:
                 "wal_level",
                 info.settings.get("wal_level", ""),
                 "the log does not say which rows changed",
-                "ALTER SYSTEM SET wal_level = 'logical', and restart the server",
+                "ALTER SYSTEM SET wal_level = 'logical', and restart the server"
+                + (" (first at the primary, then at the standby)" if info.in_recovery else ""),
             )
         )
     if info.settings.get("server_encoding") == "SQL_ASCII":
@@ -197,6 +213,18 @@ def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Positi
                 WrongServer,
             )
         ]
+    if at.lsn > info.head and info.in_recovery:
+        return [
+            Finding(
+                "error",
+                "position",
+                lsn_text(at.lsn),
+                f"the standby has replayed its log up to {lsn_text(info.head)} only, since it was started",
+                "wait until it has caught up: the capture goes on by itself. If it does not: pg_stat_wal_receiver, and "
+                "the log of the standby",
+                SourceUnavailable,
+            )
+        ]
     if at.lsn > info.head:
         return [
             Finding(
@@ -220,14 +248,20 @@ def position_findings(info: ServerInfo, slot: Slot | None, name: str, at: Positi
             )
         ]
     if slot.is_lost:
+        help_first = f"first {CONFLICTS[slot.lost_by][0]}; then " if slot.lost_by in CONFLICTS else ""
+        what = (
+            "the standby has invalidated the slot"
+            if help_first
+            else "the server has removed the log that it kept for the slot"
+        )
         return [
             Finding(
                 "error",
                 "slot",
                 name,
-                f"the server has removed the log that it kept for the slot: {slot.why_lost}",
-                f"SELECT pg_drop_replication_slot('{name}'); `sluice check PIPELINE --apply` makes it anew; then "
-                f"{_CHOICES}",
+                f"{what}: {slot.why_lost}",
+                f"{help_first}SELECT pg_drop_replication_slot('{name}'); `sluice check PIPELINE --apply` makes it "
+                f"anew; then {_CHOICES}",
                 LogPurged,
             )
         ]
@@ -369,6 +403,7 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 name, {table.id for table in setup.tables if table.logged}, _operations(pipeline)
             )
             fix = f"by a role that owns these tables and has CREATE on the database: {statement}"
+            fix += "" if setup.writes else f"; {_IF_NAMED}"
         return [Finding("error", "publication", name, "it says what the server sends, and there is none", fix)]
     findings = []
     captured = {table.id for table in setup.tables if table.logged}
@@ -394,7 +429,8 @@ def _publication_findings(setup: Setup, pipeline: PipelineConfig, at: Position |
                 "publication",
                 name,
                 f"it lacks {len(lacking)} captured table(s), whose changes do not come: {_some(lacking)}",
-                f"{publications.addition(name, lacking[:_SHOWN])}: {_APPLY.replace('makes it', 'runs it')}; "
+                f"{publications.addition(name, lacking[:_SHOWN])}: "
+                f"{_APPLY.replace('makes it', 'runs it') if setup.writes else _IF_NAMED}; "
                 "rows from before need a copy: `sluice dump start PIPELINE`",
             )
         )
@@ -504,14 +540,15 @@ def missing_statements(setup: Setup, pipeline: PipelineConfig) -> list[str]:
         captured = captured if setup.may_publish else set()
         if captured:
             statements.append(publications.creation(name, captured, _operations(pipeline)))
-    elif lacking := sorted(captured - setup.publication.tables):
+    elif setup.writes and (lacking := sorted(captured - setup.publication.tables)):
         statements.append(publications.addition(name, lacking))
     published = setup.publication is not None or bool(captured)
+    at_standby = setup.info.in_recovery
     statements += made_for_ddl(setup.ddl, name, has_publication=published, wanted=pipeline.source.ddl)
     if setup.slot is not None and setup.slot.is_lost:
         statements.append(f"SELECT pg_drop_replication_slot('{slot_name(pipeline)}')")
     if setup.slot is None or setup.slot.is_lost:
-        statements.append(slots.creation(slot_name(pipeline), setup.info.version_number))
+        statements.append(slots.creation(slot_name(pipeline), setup.info.version_number, at_standby=at_standby))
     return statements
 
 

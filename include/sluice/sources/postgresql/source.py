@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import structlog
-from psycopg import pq
 
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig, StartPosition
-from sluice.errors import ConfigError, LostPosition, PreflightError, SourceUnavailable
+from sluice.errors import ConfigError, LostPosition, PreflightError, SluiceError, SourceUnavailable
 from sluice.model.changes import SourceName
 from sluice.model.completeness import Settled
 from sluice.model.definitions import ColumnDefinition, Definitions, TableDefinition
@@ -30,7 +29,7 @@ from sluice.model.offset import Offset
 from sluice.model.row_effects import ColumnEffect, Ran
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId, TableSchema
-from sluice.postgresql.connection import Connection, connect
+from sluice.postgresql.connection import Connection
 from sluice.postgresql.row_digest import hashes_of, not_covered
 from sluice.sources.log_digests import log_digest, not_digested
 from sluice.sources.port import (
@@ -61,7 +60,7 @@ from sluice.sources.postgresql.catalog.table import (
 from sluice.sources.postgresql.decoder.in_progress import TransactionsInProgress
 from sluice.sources.postgresql.decoder.scanner import Scanner
 from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
-from sluice.sources.postgresql.position import Position, lsn_number, lsn_text
+from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.postgresql.preflight import (
     missing_statements,
     position_findings,
@@ -74,11 +73,19 @@ from sluice.sources.postgresql.preflight_ddl import DDL_SETTING, SHOWN
 from sluice.sources.postgresql.protocol.replication import ReplicationStream, released_here
 from sluice.sources.postgresql.reader.batch_reader import Lookups, OpenLog, capture
 from sluice.sources.postgresql.reader.relations import RelationPlans
-from sluice.sources.postgresql.server.connection import SESSION, open_session, rows_of, source_errors
-from sluice.sources.postgresql.server.info import ServerInfo, log_end, server_info
+from sluice.sources.postgresql.server.connection import open_session, rows_of, source_errors
+from sluice.sources.postgresql.server.info import ServerInfo, log_end, server_info, written_end
 from sluice.sources.postgresql.server.publication import publication_name
 from sluice.sources.postgresql.server.settled import settled_end
-from sluice.sources.postgresql.server.slot import Slot, advance, read_slot, slot_name
+from sluice.sources.postgresql.server.slot import CREATE, DROP, Slot, advance, read_slot, slot_name
+from sluice.sources.postgresql.server.standby import (
+    ancestors,
+    await_replay,
+    lag_findings,
+    make_slot,
+    primary_of,
+    timeline_now,
+)
 from sluice.sources.postgresql.snapshot.chunk_reader import (
     PostgresChunkReader,
     PostgresLoad,
@@ -89,37 +96,6 @@ from sluice.sources.postgresql.snapshot.chunk_table import PostgresChunkTable, o
 from sluice.sources.postgresql.snapshot.key_text import PostgresKeyText
 from sluice.sources.postgresql.snapshot.watermarks import after_low, is_exact
 from sluice.sources.table_filter import Selection
-
-
-def ancestors(endpoint: Endpoint, timeline: int) -> dict[int, int]:
-    """Return the timelines that a server's log went along before this one, and the LSN at which each was left.
-
-    Raises what psycopg raises, and SourceUnavailable if the server does not have its history.
-    """
-    if timeline == 1:
-        return {}
-    connection = connect(endpoint, "sluice", settings=SESSION, replication=True)
-    try:
-        result = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
-        content = result.get_value(0, 1) if result.status == pq.ExecStatus.TUPLES_OK and result.ntuples else None
-        if content is None:
-            raise SourceUnavailable(
-                f"the server does not say how timeline {timeline} began: {connection.pgconn.get_error_message()}",
-                where=endpoint.address,
-            )
-        return parse_history(bytes(content).decode("utf-8", "replace"))
-    finally:
-        connection.close()
-
-
-def parse_history(text: str) -> dict[int, int]:
-    """Read a history file: a timeline, the LSN at which it was left, and why, a line each."""
-    history = {}
-    for line in text.splitlines():
-        parts = line.split(maxsplit=2)
-        if len(parts) >= 2 and parts[0].isdigit() and "/" in parts[1]:
-            history[int(parts[0])] = lsn_number(parts[1])
-    return history
 
 
 class PostgreSQLLogWatch:
@@ -159,6 +135,8 @@ class PostgreSQLLogWatch:
 
 _log = structlog.get_logger()
 
+_REPLAY_S = 60.0
+"""How long a standby may take to replay a statement of its primary."""
 KEPT_S = 60.0
 """How long a log that is not read stays open: the server decodes again what it kept for the slot when it is opened."""
 
@@ -304,7 +282,31 @@ class PostgreSQLSession:
     def info(self) -> ServerInfo:
         """The server's description of itself."""
         with self._asking():
-            return server_info(self.connection)
+            info = server_info(self.connection)
+            return replace(info, timeline=timeline_now(self.source.endpoint)) if info.in_recovery else info
+
+    @contextmanager
+    def _primary(self, doing: str = "asking the primary") -> Iterator[Connection | None]:
+        """Connect to the primary of a standby; None if the source is no standby, or the pipeline names no primary."""
+        named = self.source.pipeline.source.primary
+        if named is None or not self.info.in_recovery:
+            yield None
+            return
+        with primary_of(self.info, self.source.resolver(named), doing) as primary:
+            yield primary
+
+    @contextmanager
+    def _primary_to_ask(self) -> Iterator[tuple[Connection | None, list[Finding]]]:
+        """Connect as :meth:`_primary` does; where that fails yield why, as the standby is read without it, too."""
+        with ExitStack() as opened:
+            primary, findings = None, list[Finding]()
+            try:
+                primary = opened.enter_context(self._primary())
+            except SluiceError as error:
+                severity = "warning" if isinstance(error, SourceUnavailable) else "error"
+                named = self.source.pipeline.source.primary or ""
+                findings.append(Finding(severity, "source.primary", named, error.message, error.hint or ""))
+            yield primary, findings
 
     @property
     def identity(self) -> SourceIdentity:
@@ -347,7 +349,28 @@ class PostgreSQLSession:
 
     def keeps(self, at: Offset) -> bool:
         """Return True if the slot still sends what comes after ``at``."""
-        return not position_findings(self.info, self._slot(), self.source.slot, Position.of(at))
+        return not self._lost(self._slot(), self._position(at))
+
+    def _lost(self, slot: Slot | None, position: Position) -> bool:
+        """Return True if the log cannot be read on from a position; a standby may still be on its way to it."""
+        findings = position_findings(self.info, slot, self.source.slot, position)
+        return any(finding.kind is not SourceUnavailable for finding in findings)
+
+    def _position(self, at: Offset) -> Position:
+        """Return a position on the present timeline, if the log and this server's own slot went along to it."""
+        position, info = Position.of(at), self.info
+        if (position.system, position.timeline) == (info.position.system, info.timeline):
+            return position
+        slot = self._slot()
+        if position.system != info.position.system or slot is None or slot.synced or slot.confirmed > position.lsn:
+            return position
+        with self._asking():
+            left_at = ancestors(self.source.endpoint, info.timeline).get(position.timeline, 0)
+        return replace(position, server=info.server, timeline=info.timeline) if position.lsn <= left_at else position
+
+    def followed(self, at: Offset) -> Offset:
+        """See :meth:`sluice.sources.port.FollowsTimelines.followed`."""
+        return at if self.is_same_log(at) else self._position(at).as_offset()
 
     def is_same_log(self, at: Offset) -> bool:
         """Return False for a position of another server or timeline."""
@@ -361,10 +384,10 @@ class PostgreSQLSession:
         in the segments.
         """
         if self._log is None:
-            slot, position = self._first_slot, Position.of(at)
+            slot, position = self._first_slot, self._position(at)
             if self.source.pipeline.source.slot_budget and slot is not None and slot.confirmed > position.lsn:
                 position = position.at(slot.confirmed)
-            if position_findings(self.info, slot, self.source.slot, position):
+            if self._lost(slot, position):
                 return None
             return max(self.info.head - Position.of(at).lsn, 0)
         with self._asking():
@@ -383,15 +406,21 @@ class PostgreSQLSession:
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         """Check the server's settings, the login, the slot, the publication and the identities of captured tables."""
-        findings = self._preflight(at)
+        with self._primary_to_ask() as (primary, findings):
+            findings += self._preflight(at, primary)
         with self._asking():
-            return findings + rights_findings(self.connection, self.source.pipeline)
+            if self.info.in_recovery:
+                findings += lag_findings(PostgresLoad(self.source.endpoint, self.connection, "lag").replica_lag_s())
+            rights = rights_findings(self.connection, self.source.pipeline)
+            if self.info.in_recovery:
+                rights = [replace(finding, fix=f"at the primary: {finding.fix}") for finding in rights]
+            return findings + rights
 
-    def _preflight(self, at: Offset | None) -> list[Finding]:
+    def _preflight(self, at: Offset | None, primary: Connection | None = None) -> list[Finding]:
         info = self.info
         with self._asking():
             two_way = self.source.loads is not None and self.source.loads.two_way
-            setup = read_setup(self.connection, info, self.source.pipeline, two_way=two_way)
+            setup = read_setup(self.connection, info, self.source.pipeline, two_way=two_way, primary=primary)
             since = Position.of(at).transaction if at is not None else 0
             attached, self._transaction = read_attached(
                 self.connection, 0 if self.source.pipeline.source.ddl else since
@@ -404,7 +433,7 @@ class PostgreSQLSession:
         if self._log is not None and self.source.pipeline.source.ddl:
             noted = setup.ddl.noted
             self._log.all_noted = noted.complete and noted.table_oid == self._log.scanner.ddl_table
-        return preflight(setup, self.source.pipeline, Position.of(at) if at is not None else None)
+        return preflight(setup, self.source.pipeline, self._position(at) if at is not None else None)
 
     def replication_findings(self) -> list[Finding]:
         """Return nothing: a physical standby has all that its primary has."""
@@ -432,19 +461,34 @@ class PostgreSQLSession:
 
     def missing(self) -> list[str]:
         """Return the statements that make the slot and the publication, in order; nothing if both are there."""
-        info = self.info
-        with self._asking():
-            return missing_statements(read_setup(self.connection, info, self.source.pipeline), self.source.pipeline)
+        pipeline = self.source.pipeline
+        with self._primary_to_ask() as (primary, _), self._asking():
+            return missing_statements(read_setup(self.connection, self.info, pipeline, primary=primary), pipeline)
 
     def make(self, statement: str) -> None:
-        """Run one of the statements of :meth:`missing`. Raises PreflightError if the login may not."""
-        with source_errors(self.source.endpoint, f"running {statement}"):
-            rows_of(self.connection, "SET default_transaction_read_only = off")
-            rows_of(self.connection, statement)
+        """Run one of the statements of :meth:`missing`: at the primary of a standby, unless it is about the slot.
+
+        Raises PreflightError if the login may not.
+        """
+        doing, endpoint = f"running {statement}", self.source.endpoint
+        if self.info.in_recovery and not statement.startswith((CREATE, DROP)):
+            with self._primary(doing) as primary:
+                assert primary is not None, "missing() has nothing for a primary that is not named"
+                _write(primary, statement)
+                written = written_end(primary)
+            with source_errors(endpoint, doing):
+                await_replay(self.connection, written, _REPLAY_S)
+            return
+        with source_errors(endpoint, doing):
+            if self.info.in_recovery and statement.startswith(CREATE):
+                named = self.source.pipeline.source.primary
+                make_slot(self.connection, statement, self.source.resolver(named) if named else None, self.source.where)
+                return
+            _write(self.connection, statement)
 
     def confirm(self, at: Offset) -> None:
         """Compare the slot with what was read up to ``at``. Raises LostPosition, WrongServer."""
-        raise_first(position_findings(self.info, self._slot(), self.source.slot, Position.of(at)), self.source.where)
+        raise_first(position_findings(self.info, self._slot(), self.source.slot, self._position(at)), self.source.where)
 
     def goes_on(self, at: Offset) -> bool:
         """Return True if the log has been open at ``at`` for less than :data:`KEPT_S` seconds."""
@@ -550,6 +594,8 @@ class PostgreSQLSession:
                 head=self.info.head,
                 progress=progress,
             )
+            if self.info.in_recovery and result.last != start:
+                self._require_timeline()
             keeps_log = self._to_stream
             if keeps_log:
                 self._log, self._log_at, self._kept_since = log, result.last, time.monotonic()
@@ -559,6 +605,17 @@ class PostgreSQLSession:
         finally:
             if not keeps_log:
                 log.close()
+
+    def _require_timeline(self) -> None:
+        """Raise SourceUnavailable if a standby went on to another timeline: its stream does not say where it did."""
+        with self._asking():
+            timeline = timeline_now(self.source.endpoint)
+        if timeline != self.info.timeline:
+            raise SourceUnavailable(
+                f"the standby went from timeline {self.info.timeline} to {timeline} while its log was read",
+                where=self.source.where,
+                hint="it was promoted, or follows another primary; what was read is read again, by itself",
+            )
 
     def _opened(self, start: Offset, position: Position) -> OpenLog:
         if self.goes_on(start) and self._log is not None:
@@ -603,8 +660,8 @@ class PostgreSQLSession:
         Raises PreflightError.
         """
         position = self.info.position
-        with self._asking():
-            time_us, lsn = settled_end(self.connection, where=self.source.where)
+        with self._primary() as primary, self._asking():
+            time_us, lsn = settled_end(primary or self.connection, where=self.source.where)
         return Settled(time_us, position.at(lsn).as_offset())
 
     def release(self, delivered: Offset) -> None:
@@ -695,6 +752,11 @@ class PostgreSQLSession:
         with self._asking():
             selection = Selection.compile(self.source.pipeline.capture)
             return open_chunk_table(self.source.endpoint, self.connection, table, selection)
+
+
+def _write(connection: Connection, statement: str) -> None:
+    rows_of(connection, "SET default_transaction_read_only = off")
+    rows_of(connection, statement)
 
 
 def _own(definitions: Definitions) -> PostgreSQLDefinitions:

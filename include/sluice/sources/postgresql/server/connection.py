@@ -38,6 +38,12 @@ _QUESTION: Mapping[str, str] = {
 _CANCELED = frozenset({"57014", "40001", "40P01"})
 """A deadline; at a standby a conflict with what it replays; a deadlock."""
 
+_LIMIT = "53400"
+_MORE_SLOTS = (
+    "raise max_replication_slots at this server and restart it, or drop a slot that no reader needs: "
+    "pg_replication_slots has all"
+)
+
 
 def open_session(endpoint: Endpoint, application: str = "sluice", **settings: str) -> Connection:
     """Open a session for questions, in which every value has the text that the log has. You close it.
@@ -112,7 +118,9 @@ def _ours(endpoint: Endpoint, doing: str, error: psycopg.Error) -> SluiceError:
         )
     if code in _CANCELED or driver.is_gone(error):
         return SourceUnavailable(
-            f"{doing}: {text or 'the connection was lost'}{f' ({code})' if code else ''}", where=where
+            f"{doing}: {text or 'the connection was lost'}{f' ({code})' if code else ''}",
+            where=where,
+            hint=_MORE_SLOTS if code == _LIMIT else None,
         )
     return PreflightError(f"{doing}: the server says: {text} ({code})", where=where)
 

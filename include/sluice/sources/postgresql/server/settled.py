@@ -7,16 +7,16 @@ that began before that time has ended, and its record is in front of an end of t
 A transaction that waits between two statements is not committing and holds nothing up, however old it is, and neither
 does a prepared one: it counts by the time of COMMIT PREPARED.
 
-That takes the role pg_read_all_stats. A standby is refused, and so is a database with subscriptions, whose
-transactions have the commit times of another server.
+That takes the role pg_read_all_stats. A standby is refused (its primary is asked, if the pipeline names it), and so is
+a database with subscriptions, whose transactions have the commit times of another server.
 """
 
 from __future__ import annotations
 
 from sluice.errors import PreflightError
 from sluice.postgresql.connection import Connection
-from sluice.sources.postgresql.position import lsn_number
 from sluice.sources.postgresql.server.connection import rows_of
+from sluice.sources.postgresql.server.info import written_end
 
 _MAY_ASK = """
 SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), pg_is_in_recovery(),
@@ -31,10 +31,6 @@ WHERE pid <> pg_backend_pid() AND (backend_xid IS NOT NULL OR query ~* 'commit\s
 """The start of the oldest statement that may be committing; a backend that does not say what it does counts by its own
 start.
 """
-_END = "SELECT pg_current_wal_insert_lsn()::text"
-_PAGE = 8192
-_HEADERS = (24, 40)
-"""Bytes of the header of a page of the log. An end just behind one is the end of the page before it."""
 
 
 def settled_end(connection: Connection, *, where: str) -> tuple[int, int]:
@@ -45,7 +41,8 @@ def settled_end(connection: Connection, *, where: str) -> tuple[int, int]:
         raise PreflightError(
             f"this server {what}: what was committed at another server before a time may come here at any time",
             where=where,
-            hint="name that server as the source of the pipeline, or remove `complete` from its file",
+            hint="name that server as the source of the pipeline (of a standby: as source.primary), or remove "
+            "`complete` from its file",
         )
     if not may_ask:
         [(user,)] = rows_of(connection, "SELECT quote_ident(current_user)")
@@ -56,8 +53,4 @@ def settled_end(connection: Connection, *, where: str) -> tuple[int, int]:
         )
     [(now,)] = rows_of(connection, _CLOCK)
     [(oldest,)] = rows_of(connection, _COMMITTING)
-    [(end,)] = rows_of(connection, _END)
-    lsn = lsn_number(end)
-    if lsn % _PAGE in _HEADERS:
-        lsn -= lsn % _PAGE
-    return min(int(now), int(oldest) if oldest is not None else int(now)), lsn
+    return min(int(now), int(oldest) if oldest is not None else int(now)), written_end(connection)

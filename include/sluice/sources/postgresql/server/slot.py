@@ -15,9 +15,13 @@ from sluice.sources.postgresql.position import lsn_number, lsn_text
 from sluice.sources.postgresql.server.connection import rows_of
 
 PLUGIN = "pgoutput"
+CREATE, DROP = "SELECT pg_create_logical_replication_slot(", "SELECT pg_drop_replication_slot("
+"""The beginnings of the statements that run where the slot is, at a standby too."""
 _LONGEST = 63
 _FAILOVER = 170_000
 """The first version whose slots may go along to a standby."""
+_CONFLICTS = 160_000
+"""The first version in which a standby has slots, which what it replays may invalidate."""
 
 
 def slot_name(pipeline: PipelineConfig) -> str:
@@ -45,6 +49,7 @@ class Slot:
             again.
         status: reserved, extended, unreserved, lost. lost_by: why a lost one was invalidated, if the server says it.
         left: bytes of log until it may be lost, None without a limit.
+        synced: it was taken over from a primary, by a server that is or was its standby.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Slot:
     status: str
     left: int | None
     lost_by: str = ""
+    synced: bool = False
 
     @property
     def is_lost(self) -> bool:
@@ -65,9 +71,9 @@ class Slot:
 
     @property
     def why_lost(self) -> str:
-        """Say which limit the slot exceeded."""
+        """Say which limit the slot exceeded, or what the standby replayed."""
         limit = _LIMITS.get(self.lost_by)
-        return f"{limit} was reached" if limit else self.lost_by
+        return f"{limit} was reached" if limit else CONFLICTS.get(self.lost_by, ("", self.lost_by))[1]
 
     def is_nearly_lost(self, settings: Mapping[str, str]) -> bool:
         """Return True if the server removes soon what it keeps for the slot."""
@@ -83,6 +89,20 @@ _LIMITS = {
     "": "max_slot_wal_keep_size",
 }
 
+_ROWS = "hot_standby_feedback = on and primary_slot_name at the standby"
+CONFLICTS = {
+    "rows_removed": (_ROWS, "its primary removed rows of the catalog that the slot needs"),
+    "wal_level_insufficient": (
+        "wal_level = logical at the primary, and a restart of it",
+        "its primary has another wal_level",
+    ),
+    "conflict": (
+        f"{_ROWS}; wal_level = logical at the primary",
+        "what the standby replayed does away with what it needs",
+    ),
+}
+"""Why a standby invalidated a slot -> what prevents it, and what it replayed. Version 16 says only ``conflict``."""
+
 _SLOT = """
 SELECT slot_name::text, coalesce(plugin, '')::text, slot_type::text, coalesce(database, '')::text, active_pid,
        coalesce(restart_lsn, '0/0')::text, coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(wal_status, '')::text,
@@ -92,19 +112,22 @@ FROM pg_replication_slots WHERE slot_name = %s"""
 
 def read_slot(connection: Connection, name: str, version_number: int) -> Slot | None:
     """Return a slot, None if there is none of that name."""
-    reason = "coalesce(invalidation_reason, '')::text" if version_number >= _FAILOVER else "''"
+    reason = "coalesce(invalidation_reason, '')::text, synced"
+    if version_number < _FAILOVER:
+        reason = "CASE WHEN conflicting THEN 'conflict' ELSE '' END" if version_number >= _CONFLICTS else "''"
+        reason += ", false"
     for row in rows_of(connection, _SLOT.format(reason=reason), (name,)):
-        slot, plugin, kind, database, pid, restart, confirmed, status, remaining, lost_by = row
-        return Slot(
-            slot, plugin, kind, database, pid, lsn_number(restart), lsn_number(confirmed), status, remaining, lost_by
-        )
+        slot, plugin, kind, database, pid, restart, confirmed, status, *rest = row
+        return Slot(slot, plugin, kind, database, pid, lsn_number(restart), lsn_number(confirmed), status, *rest)
     return None
 
 
-def creation(name: str, version_number: int) -> str:
-    """Return the statement that makes a slot. From version 17 on it goes along to standbys that take slots over."""
-    more = ", failover => true" if version_number >= _FAILOVER else ""
-    return f"SELECT pg_create_logical_replication_slot('{name}', '{PLUGIN}'{more})"
+def creation(name: str, version_number: int, *, at_standby: bool = False) -> str:
+    """Return the statement that makes a slot. From version 17 on that of a primary goes along to standbys that take
+    slots over.
+    """
+    more = ", failover => true" if version_number >= _FAILOVER and not at_standby else ""
+    return f"{CREATE}'{name}', '{PLUGIN}'{more})"
 
 
 def advance(connection: Connection, name: str, lsn: int) -> bool:

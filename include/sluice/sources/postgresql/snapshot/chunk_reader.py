@@ -191,8 +191,9 @@ class PostgresChunkReader(PostgresLoad):
         """
         if isinstance(self.watermarks, StandbyMarks):
             raise ConfigError(
-                f"the digest of {request.table} cannot be computed at the standby that dump.connection names",
-                hint="take dump.connection out of the pipeline file, or verify: {digest: none}",
+                f"the digest of {request.table} cannot be computed at a standby: {self.endpoint.address}",
+                hint="take dump.connection out of the pipeline file; if the source itself is the standby, write "
+                "verify: {digest: none}",
             )
         with self.watermarks.reading(chunk) as snapshot:
             digest = self.shared_digest(request, chunk, columns)
@@ -312,7 +313,8 @@ def open_chunk_reader(
         connected(endpoint, application, **_ROWS) as reader,
         source_errors(endpoint, "copying rows"),
     ):
-        marker = SnapshotMarks(reader)
+        recovering = rows_of(connection, "SELECT pg_is_in_recovery()")[0][0]
+        marker = StandbyMarks(None, reader) if recovering else SnapshotMarks(reader)
         yield PostgresChunkReader(endpoint, connection, reader, marker, pipeline=pipeline, selection=selection)
 
 

@@ -7,7 +7,8 @@ it exactly: :func:`after_low` tells for the transaction of each change whether t
 
 A standby does not know the transactions that run at its primary. There the log itself is the order in which
 transactions become visible, so that the place up to which it is replayed stands for what a select sees at least
-(:class:`StandbyMarks`). The changes behind it are those of the log, whether the select saw them or not.
+(:class:`StandbyMarks`). The changes behind it are those of the log, whether the select saw them or not. That holds for
+a standby whose own log is read, too.
 
 :func:`end_of_log` is a place that all that is visible stands before. As the beginning of a window it has to be before
 all that the next snapshot does not see; so it waits for transactions that are in the log and not yet visible.
@@ -29,8 +30,9 @@ from sluice.model.tables import one_chunk
 from sluice.postgresql.connection import Connection
 from sluice.sources.postgresql.position import lsn_number, place_of, timeline_of
 from sluice.sources.postgresql.server.connection import rows_of
+from sluice.sources.postgresql.server.info import without_head
+from sluice.sources.postgresql.server.standby import await_replay
 
-_PAGE, _PAGE_HEADS = 8_192, frozenset({24, 40})
 _FLUSH_S = 10.0
 _COMMIT_S = 0.2
 _STANDBY_S = 60.0
@@ -42,7 +44,11 @@ _PLACE = (
     "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text, "
     "substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8)"
 )
-_REPLAYED = "SELECT pg_last_wal_replay_lsn()::text, (SELECT timeline_id FROM pg_control_checkpoint())"
+_REPLAYED = (
+    "SELECT pg_last_wal_replay_lsn()::text, greatest(pg_last_wal_replay_lsn(), pg_last_wal_receive_lsn())::text, "
+    "(SELECT timeline_id FROM pg_control_checkpoint())"
+)
+"""The timeline may be an older one, so that more changes count as not seen, never fewer."""
 _WRITING = "SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()"
 _COMMITTING = (
     "SELECT count(*), count(*) FILTER (WHERE wait_event = 'SyncRep') FROM pg_stat_activity "
@@ -78,9 +84,12 @@ class SnapshotMarks:
 
 
 class StandbyMarks:
-    """See :class:`sluice.sources.port.Watermarker`, of a standby. ``reader``: the connection that reads the rows."""
+    """See :class:`sluice.sources.port.Watermarker`, of a standby.
 
-    def __init__(self, primary: Connection, reader: Connection) -> None:
+    ``reader``: the connection that reads the rows. ``primary``: None if the log that is read is the standby's own.
+    """
+
+    def __init__(self, primary: Connection | None, reader: Connection) -> None:
         self._primary = primary
         self._reader = reader
 
@@ -90,12 +99,16 @@ class StandbyMarks:
 
     def caught_up(self) -> str:
         """Wait until the standby has what the primary has now, tables that were just made among it, and return a place
-        in the log that it has replayed.
+        in the log that it has replayed; without a primary, return that place at once.
 
         Raises SourceUnavailable if the standby does not get there within a minute, or is no standby any more.
         """
+        if self._primary is None:
+            [(replayed, _, replayed_timeline)] = rows_of(self._reader, _REPLAYED)
+            return place_of(int(replayed_timeline), lsn_number(replayed))
         [(_, flushed, timeline)] = rows_of(self._primary, _PLACE)
-        return place_of(int(timeline, 16), self._replayed(_without_head(lsn_number(flushed))))
+        target_lsn = without_head(lsn_number(flushed))
+        return place_of(int(timeline, 16), await_replay(self._reader, target_lsn, _STANDBY_S))
 
     @contextmanager
     def reading(self, chunk: Chunk) -> Iterator[str | None]:
@@ -112,26 +125,6 @@ class StandbyMarks:
             if not self._reader.closed:
                 self._reader.rollback()
 
-    def _replayed(self, target_lsn: int) -> int:
-        deadline = time.monotonic() + _STANDBY_S
-        while True:
-            [(standby, lsn)] = rows_of(self._reader, "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text")
-            if not standby:
-                raise SourceUnavailable(
-                    "the server that rows are copied from was promoted: it is no standby of the source any more",
-                    hint="name another one in dump.connection, or take it out of the pipeline file",
-                )
-            if lsn_number(lsn or "0/0") >= target_lsn:
-                return lsn_number(lsn)
-            if time.monotonic() > deadline:
-                raise SourceUnavailable(
-                    f"the standby that rows are copied from has replayed the log up to {lsn}, {_STANDBY_S:.0f} s after "
-                    f"the source was further",
-                    hint="look at pg_stat_replication at the source and pg_stat_wal_receiver at the standby; the copy "
-                    "goes on by itself",
-                )
-            time.sleep(_LOOK_S)
-
     def high(self, chunk: Chunk) -> None:
         """Do nothing: the end of the log, asked after the select, closes the window."""
         return
@@ -140,7 +133,13 @@ class StandbyMarks:
 def require_standby(primary: Connection, standby: Connection, where: str) -> None:
     """Raise ConfigError unless a server is a standby of another one."""
     query = "SELECT (SELECT system_identifier::text FROM pg_control_system()), pg_is_in_recovery()"
-    [(system, _)], [(standby_system, recovering)] = rows_of(primary, query), rows_of(standby, query)
+    [(system, cascades)], [(standby_system, recovering)] = rows_of(primary, query), rows_of(standby, query)
+    if cascades:
+        raise ConfigError(
+            "dump.connection names a standby, and the source is one itself: neither says how far the other is",
+            where=where,
+            hint="take dump.connection out of the pipeline file: rows are copied from the standby whose log is read",
+        )
     if system != standby_system or not recovering:
         why = "is no standby" if system == standby_system else "is a standby of another server, or none"
         raise ConfigError(
@@ -203,11 +202,15 @@ def _whole(number: int, near: int) -> int:
 def end_of_log(connection: Connection) -> str:
     """Return a place that every visible transaction stands before, and none behind that is in the log and invisible.
 
-    Raises SourceUnavailable if transactions wait for a synchronous standby for more than a minute.
+    A standby shows a transaction a moment before it says that its record is replayed. So the place is not in front of
+    what the standby has received.
+
+    Raises SourceUnavailable if transactions wait for a synchronous standby, or a standby replays nothing, for more than
+    a minute.
     """
     if rows_of(connection, "SELECT pg_is_in_recovery()")[0][0]:
-        [(lsn, timeline)] = rows_of(connection, _REPLAYED)
-        return place_of(int(timeline), lsn_number(lsn))
+        [(_, received, timeline)] = rows_of(connection, _REPLAYED)
+        return place_of(int(timeline), await_replay(connection, lsn_number(received), _STANDBY_S))
     place = _flushed(connection)
     _await_commits(connection)
     return place
@@ -218,7 +221,7 @@ def _flushed(connection: Connection) -> str:
     more of it.
     """
     [(inserted, flushed, timeline)] = rows_of(connection, _PLACE)
-    target_lsn, deadline = _without_head(lsn_number(inserted)), time.monotonic() + _FLUSH_S
+    target_lsn, deadline = without_head(lsn_number(inserted)), time.monotonic() + _FLUSH_S
     while lsn_number(flushed) < target_lsn:
         if time.monotonic() > deadline:
             raise SourceUnavailable(
@@ -228,12 +231,6 @@ def _flushed(connection: Connection) -> str:
         time.sleep(_LOOK_S)
         [(_, flushed, timeline)] = rows_of(connection, _PLACE)
     return place_of(int(timeline, 16), lsn_number(flushed))
-
-
-def _without_head(lsn: int) -> int:
-    """Return the end of a page for a place behind the head of the next one, where nothing was written yet."""
-    within = lsn % _PAGE
-    return lsn - within if within in _PAGE_HEADS else lsn
 
 
 def _await_commits(connection: Connection) -> None:
