@@ -214,7 +214,7 @@ def test_a_run_that_fails_ends_with_the_error_and_what_was_delivered_before(one:
     reporter.close(LoadError("the target refused a row", hint="look"), timeout_s=60)
     assert sent.kinds == ["START", "FAIL"]
     failed = sent.events[1]
-    assert failed["run"]["facets"]["errorMessage"]["message"] == "the target refused a row -> look"
+    assert failed["run"]["facets"]["errorMessage"]["message"] == "the target refused a row [SLUICE-LOAD-ERROR] -> look"
     assert [output["name"].endswith(".a") for output in failed["outputs"]] == [True]
     assert failed["run"]["runId"] == sent.events[0]["run"]["runId"]
 

@@ -19,7 +19,6 @@ import typer
 
 from sluice.cli.console import ask, log_to_stderr, print_lines
 from sluice.cli.service import Service, service
-from sluice.config.loading import YAML_SUFFIXES
 from sluice.errors import ConfigError, SluiceError, classes, explanation
 
 if TYPE_CHECKING:
@@ -131,11 +130,13 @@ def _verbs() -> dict[str, Verb]:
 
 def _answer(way: Service, name: str, arguments: dict[str, Any], write: bool) -> Any:
     """Return what a tool answers, as JSON values. Raises SluiceError."""
+    from sluice.config.loading import YAML_SUFFIXES
+
     if name == "pipelines":
         return _as_json(way.statuses(None))
     if name == "explain":
-        known = {kind.public_name: explanation(kind) for kind in classes()}
-        return known.get(str(arguments.get("name", "")).upper(), {"names": list(known)})
+        entries = {kind.public_name: explanation(kind) for kind in classes()}
+        return entries.get(str(arguments.get("name", "")).upper(), {"names": list(entries)})
     pipeline = arguments.pop("pipeline", None)
     if not isinstance(pipeline, str) or Path(pipeline).suffix in YAML_SUFFIXES:  # a file may name code and connections
         raise ConfigError(
