@@ -19,7 +19,7 @@ def refuse() -> str:
 def test_what_cannot_be_had_is_said_and_the_others_come(capsys: pytest.CaptureFixture[str]) -> None:
     assert fetch_all((Fetch("Redis", refuse), Fetch("MySQL", lambda: "9.7: /here", optional=False)))
     said = capsys.readouterr().out
-    assert "Redis cannot be had: there is no such package; its tests will be skipped" in said
+    assert "Redis cannot be had: there is no such package [SLUICE-CONFIG-ERROR]; its tests will be skipped" in said
     assert "MySQL 9.7: /here" in said
 
 

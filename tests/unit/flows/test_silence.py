@@ -108,7 +108,7 @@ def test_a_server_that_refuses_is_asked_each_time_and_keeps_its_since() -> None:
     found = [questions.ask("s", refuse) for _ in range(3)]
     assert len(asked) == 3
     assert {str(one) for one in found} == {str(found[0])}
-    assert str(found[0]).endswith(": refused")
+    assert str(found[0]).endswith(": refused [SLUICE-TARGET-UNAVAILABLE]")
 
     def wrong() -> None:
         raise ConfigError("no such login")
