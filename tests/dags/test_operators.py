@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import json
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ from sluice.orchestration.runtime import claim
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
 from tests.support.running import standin
-from tests.support.running.standin import fail
+from tests.support.running.standin import fail, settings
 from tests.support.running.waiting import counted
 
 
@@ -253,10 +252,6 @@ def test_who_reads_the_log_stands_by_while_another_has_the_lease(
     assert isinstance(deferred.value.trigger, TurnTrigger)
     with pytest.raises(AirflowSkipException, match="standing by: it failed"):
         SenseOperator(task_id="drain", pipeline=path, delivers=delivers, waits=False).execute(context())
-
-
-def settings(flows: ModuleType, **values: Any) -> None:
-    (flows.folder() / "settings.json").write_text(json.dumps(values))
 
 
 @pytest.mark.parametrize("later", ["quarantined", "waits"])
@@ -502,20 +497,19 @@ def test_no_trigger_fires_before_airflow_has_heard_of_the_end_of_the_task_that_d
 @pytest.mark.parametrize("task", [drain_task, partial(stage_task, stage="merge"), ack_task])
 def test_a_paused_pipeline_waits_in_the_triggerer(path: str, flows: ModuleType, task: Any) -> None:
     """No attempt is used up by a pause, however long."""
-    (flows.folder() / "settings.json").write_text(json.dumps({"paused": True}))
+    settings(flows, paused=True)
     with pytest.raises(TaskDeferred) as deferred:
         task(path).execute(context(try_number=6))
     assert isinstance(deferred.value.trigger, PermitTrigger)
 
 
 def test_a_resumed_pipeline_goes_on(path: str, flows: ModuleType) -> None:
-    settings = flows.folder() / "settings.json"
-    settings.write_text(json.dumps({"paused": True}))
+    settings(flows, paused=True)
 
     async def go() -> Any:
         waiting = await _looking(PermitTrigger(path))
         assert not waiting.done()
-        settings.write_text("{}")
+        settings(flows)
         return (await asyncio.wait_for(waiting, 120)).payload
 
     assert asyncio.run(go()) == "news"
@@ -541,13 +535,12 @@ def test_a_pipeline_file_that_broke_meanwhile_is_one_message(path: str, flows: M
 
 
 def test_standing_by_ends_when_it_is_our_turn(path: str, flows: ModuleType) -> None:
-    settings = flows.folder() / "settings.json"
-    settings.write_text(json.dumps({"standing_by": True}))
+    settings(flows, standing_by=True)
 
     async def go() -> Any:
         waiting = await _looking(TurnTrigger(path))
         assert not waiting.done()
-        settings.write_text("{}")
+        settings(flows)
         return (await asyncio.wait_for(waiting, 120)).payload
 
     assert asyncio.run(go()) == "news"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ from sluice.config.loading import load_pipeline
 from sluice.orchestration import operators
 from sluice.orchestration.dags.sync import build_sync_dag
 from tests.dags.conftest import WritePipeline
+from tests.support.running.standin import settings
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -78,7 +78,7 @@ def test_what_a_drain_has_merged_is_not_merged_again_and_nothing_is_skipped(
 ) -> None:
     path = write_pipeline()
     dag = build_sync_dag(load_pipeline(path), path)
-    (flows.folder() / "settings.json").write_text(json.dumps({"merges": True}))
+    settings(flows, merges=True)
     flows.change(3)
     run = dag.test()
     assert run.state == "success"
@@ -93,7 +93,7 @@ def test_what_a_drain_has_delivered_is_confirmed_by_the_tasks_after_it(
 ) -> None:
     path = write_pipeline()
     dag = build_sync_dag(load_pipeline(path), path)
-    (flows.folder() / "settings.json").write_text(json.dumps({"merges": True, "carries": True}))
+    settings(flows, merges=True, carries=True)
     flows.change(3)
     run = dag.test()
     assert run.state == "success"

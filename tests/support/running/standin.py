@@ -35,7 +35,14 @@ def folder() -> Path:
 
 def fail(flows: ModuleType, stage: str, kind: str) -> None:
     """Let a stage raise the error of this name from now on. ``flows``: this module, as the fixture gives it."""
-    (flows.folder() / "settings.json").write_text(json.dumps({"fail": {stage: [kind, "it failed"]}}))
+    settings(flows, fail={stage: [kind, "it failed"]})
+
+
+def settings(flows: ModuleType, **values: Any) -> None:
+    """Let the stages behave so from now on. Who looks meanwhile sees the former settings or these."""
+    part = flows.folder() / "settings.part"
+    part.write_text(json.dumps(values))
+    part.replace(flows.folder() / "settings.json")
 
 
 def _settings() -> dict[str, Any]:
