@@ -105,9 +105,18 @@ class SluiceError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
+        at = f" at {self.elsewhere}" if self.elsewhere else ""
+        return self.named(at) + (f" -> {self.hint}" if self.hint else "")
+
+    @property
+    def elsewhere(self) -> str:
+        """The place, unless the message says it, as problems of a file do."""
+        return self.where if self.where and self.where not in self.message else ""
+
+    def named(self, at: str = "") -> str:
+        """Return the message with the public name, and ``at``, behind its first line."""
         head, line_end, rest = self.message.partition("\n")
-        at = f" at {self.where}" if self.where and self.where not in self.message else ""  # its problems name it
-        return f"{head} [{self.public_name}{at}]{line_end}{rest}" + (f" -> {self.hint}" if self.hint else "")
+        return f"{head} [{self.public_name}{at}]{line_end}{rest}"
 
     def name_pipeline(self, pipeline: str) -> None:
         """Put the pipeline's name into the commands of the hint, which a part that knows no pipeline wrote with
@@ -192,8 +201,7 @@ class TargetUnavailable(RetryableError):
 class CoordinationUnavailable(RetryableError):
     """ZooKeeper does not answer, or the session is gone.
 
-    To do: Start the servers of the store of positions again, or mend the connection to them. Work goes on where it
-    was.
+    To do: Start the servers of the store of positions, or mend the connection to them. Work goes on where it was.
     """
 
 
@@ -214,8 +222,7 @@ class SparkUnavailable(RetryableError):
 class CredentialsUnavailable(RetryableError):
     """The program or plug-in that gives a connection's password gave none.
 
-    To do: Run the program of ``password_command`` as the user of the process, or mend the login of the cloud
-    (docs/deploy.md#passwords-that-expire).
+    To do: Run the program as the user of the process, or mend the cloud's login (docs/deploy.md#passwords-that-expire).
     """
 
 
@@ -264,8 +271,7 @@ class TerminalError(SluiceError):
 class ConfigError(TerminalError):
     """A YAML file, a connection or an argument is wrong; ``where`` is file:line.
 
-    To do: Correct the file, connection or argument that the message names; ``sluice check PIPELINE`` shows all that
-    is wrong.
+    To do: Correct what the message names; ``sluice check PIPELINE`` shows all that is wrong with a pipeline.
     """
 
 
@@ -308,16 +314,14 @@ class LostPosition(CaptureError):
 
     Lost: what the log held since the position: a copy has the rows as they are now, not each change.
 
-    To do: ``sluice recover PIPELINE`` shows the ways on; a copy of the tables makes both sides equal again
-    (docs/recover.md).
+    To do: ``sluice recover PIPELINE`` shows the ways on; a copy makes both sides equal again (docs/recover.md).
     """
 
 
 class LogPurged(LostPosition):
     """The server removed the log of the stored position before it was captured; it is the same log otherwise.
 
-    Lost: what the removed log held between the position and the oldest log of the server: a copy has the rows as
-    they are now, not each change.
+    Lost: what the removed log held: a copy has the rows as they are now, not each change.
 
     To do: ``sluice recover PIPELINE``: a copy of the tables makes both sides equal again. Keep the log for longer.
     """
@@ -376,8 +380,7 @@ class SchemaUnknown(CaptureError):
 class ChecksumMismatch(CaptureError):
     """A flipped bit in the log.
 
-    To do: Compare the file of the log at the server. If it is whole there, the network changed it, and the next
-    attempt reads it again.
+    To do: Look at the file at the server. If it is whole, the network changed it, and the next attempt reads it again.
     """
 
 

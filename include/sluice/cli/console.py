@@ -160,11 +160,9 @@ def print_error(error: SluiceError) -> None:
     """Print what went wrong, where, and what to do next, on standard error."""
     if len(set(_opened)) == 1:
         error.name_pipeline(_opened[0])
-    head, line_end, rest = error.message.partition("\n")
-    named = rf"{_linked(head)} [dim]\[{error.public_name}][/]{line_end}{_linked(rest)}"
-    err.print(f"[bold red]error[/] {named}", highlight=False, soft_wrap=True)
-    if error.where and error.where not in error.message:
-        err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False, soft_wrap=True)
+    err.print(f"[bold red]error[/] {_linked(error.named())}", highlight=False, soft_wrap=True)
+    if error.elsewhere:
+        err.print(f"  [dim]at[/] {escape(error.elsewhere)}", highlight=False, soft_wrap=True)
     if error.hint:
         err.print(f"  [dim]next[/] {_linked(error.hint)}", highlight=False, soft_wrap=True)
     if site := docs_address():

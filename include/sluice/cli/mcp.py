@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -153,11 +154,12 @@ def _answer(way: Service, name: str, arguments: dict[str, Any], write: bool) -> 
     planned = {"pipeline": pipeline, "order": order.model_dump(mode="json"), **plan.to_json()}
     if not write:
         return planned
-    right = hashlib.sha256(json.dumps(planned, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    text = json.dumps(planned, sort_keys=True, default=str)
     if not code:
-        _note(right, planned)
-        return {**planned, "code": right, "next": f"a person runs `sluice mcp --confirm {right}`"}
-    if code != right or not _take(code):
+        new_code = hashlib.sha256(text.encode()).hexdigest()[:16]
+        _write(_file(new_code), text)
+        return {**planned, "code": new_code, "next": f"a person runs `sluice mcp --confirm {new_code}`"}
+    if not _take(code, text):
         raise ConfigError(
             f"{name} of {pipeline} is not confirmed by {code!r}: a person has not confirmed it, it is used up, or the "
             "plan has changed",
@@ -194,33 +196,36 @@ def _file(code: str) -> Path:
     return home / "sluice" / "mcp" / f"{code}.json"
 
 
-def _note(code: str, planned: Mapping[str, Any]) -> None:
-    file = _file(code)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file.unlink(missing_ok=True)  # a confirmation of an earlier call does not count
-    with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as out:
-        json.dump(planned, out, default=str)
-
-
 def _confirm(code: str) -> None:
-    """Show the plan of a code on a terminal, and confirm it once the person says yes."""
+    """Show the plan of a code on a terminal, and confirm what was shown once the person says yes."""
     file = _file(code)
     if not file.is_file():
         raise ConfigError(f"no plan with the code {code} waits", hint="let the program ask for the plan again")
-    plan = json.loads(file.read_text(encoding="utf-8"))
-    lines = [f"{plan['action']} of {plan['pipeline']}:", *(f"  {step}" for step in plan["steps"])]
+    text = file.read_text(encoding="utf-8")
+    plan = json.loads(text)
+    lines = [f"{plan['action']} of {plan['pipeline']}, {plan['command']}:", *(f"  {step}" for step in plan["steps"])]
     print_lines(*lines, f"sent again: {plan['sent_again']}; lost: {plan['lost']}")
     ask("May the program do this, once?")
-    file.rename(file.with_suffix(".confirmed"))
+    file.unlink(missing_ok=True)
+    _write(file.with_suffix(".confirmed"), text)
 
 
-def _take(code: str) -> bool:
-    """Return True for the first caller after a person confirmed the code."""
-    try:
-        _file(code).with_suffix(".confirmed").unlink()
-    except FileNotFoundError:
-        return False
-    return True
+def _write(file: Path, text: str) -> None:
+    """Keep a plan for this user alone, in place of one that an earlier call kept."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as out:
+        out.write(text)
+
+
+def _take(code: str, text: str) -> bool:
+    """Return True for the first caller after a person confirmed this plan, of which the code is but a short name."""
+    file = _file(code).with_suffix(".confirmed")
+    with suppress(FileNotFoundError):
+        if file.read_text(encoding="utf-8") == text:
+            file.unlink()
+            return True
+    return False
 
 
 __all__ = ["QUESTIONS", "mcp", "server_of"]

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import structlog
 
@@ -34,16 +34,12 @@ WEBHOOK_TIMEOUT_S = 5.0
 class Alert:
     """The lag of a target crossed its limit: ``raised`` upwards, else downwards."""
 
+    rule: ClassVar = AlertRule.LAG
     pipeline: str
     consumer: str
     raised: bool
     lag_ms: int
     limit_ms: int
-
-    @property
-    def name(self) -> str:
-        """The public name."""
-        return AlertRule.LAG.public_name
 
     @property
     def text(self) -> str:
@@ -59,7 +55,7 @@ class Alert:
         """Return the body of the message that is sent."""
         return {
             "text": self.text,
-            "name": self.name,
+            "name": self.rule.public_name,
             "pipeline": self.pipeline,
             "target": self.consumer,
             "state": "raised" if self.raised else "cleared",
@@ -72,16 +68,12 @@ class Alert:
 class ExpiryAlert:
     """A subscription will expire, or has; not ``raised``: that is over."""
 
+    rule: ClassVar = AlertRule.SUBSCRIPTION
     pipeline: str
     subscription: str
     raised: bool
     why: str
     lag_ms: int
-
-    @property
-    def name(self) -> str:
-        """The public name."""
-        return AlertRule.SUBSCRIPTION.public_name
 
     @property
     def consumer(self) -> str:
@@ -97,7 +89,7 @@ class ExpiryAlert:
         """Return the body of the message that is sent."""
         return {
             "text": self.text,
-            "name": self.name,
+            "name": self.rule.public_name,
             "pipeline": self.pipeline,
             "subscription": self.subscription,
             "state": "raised" if self.raised else "cleared",
@@ -115,11 +107,6 @@ class RuleAlert:
     why: str
 
     @property
-    def name(self) -> str:
-        """The public name."""
-        return self.rule.public_name
-
-    @property
     def consumer(self) -> str:
         """Key of the rule among the alerts."""
         return rule_key(self.rule)
@@ -133,7 +120,7 @@ class RuleAlert:
         """Return the body of the message that is sent."""
         return {
             "text": self.text,
-            "name": self.name,
+            "name": self.rule.public_name,
             "pipeline": self.pipeline,
             "rule": self.rule.value,
             "state": "raised" if self.raised else "cleared",
@@ -184,11 +171,19 @@ def check_lag(runtime: Runtime, now: Status, notify: Notify | None = None) -> li
     for alert in lag:
         if alert.raised:
             _log.error(
-                "alert_raised", pipeline=alert.pipeline, target=alert.consumer, name=alert.name, reason=alert.text
+                "alert_raised",
+                pipeline=alert.pipeline,
+                target=alert.consumer,
+                name=alert.rule.public_name,
+                reason=alert.text,
             )
         else:
             _log.info(
-                "alert_cleared", pipeline=alert.pipeline, target=alert.consumer, name=alert.name, reason=alert.text
+                "alert_cleared",
+                pipeline=alert.pipeline,
+                target=alert.consumer,
+                name=alert.rule.public_name,
+                reason=alert.text,
             )
         _tell(runtime.pipeline, runtime.resolver, alert)
         _notify(runtime.pipeline, alert, notify)

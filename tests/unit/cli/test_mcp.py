@@ -41,7 +41,7 @@ def shop(
 
 
 def asked(tool: str, *, write: bool = False, **arguments: Any) -> Any:
-    """What a tool answers, or the text of its error."""
+    """Return what a tool answers, or the text of its error."""
 
     async def call() -> Any:
         async with Client(server_of(Direct(), write=write)) as client:
@@ -107,6 +107,14 @@ def test_a_verb_is_done_once_after_a_person_confirmed_its_plan(shop: Case) -> No
     assert paused(shop)
     asked("resume", write=True, pipeline="case")
     assert "is not confirmed" in asked("pause", write=True, pipeline="case", reason="upgrade", confirmation=code)
+
+
+def test_a_code_that_two_plans_share_does_only_the_one_that_was_shown(shop: Case, tmp_path: Path) -> None:
+    code = asked("pause", write=True, pipeline="case")["code"]
+    shown = tmp_path / f"state/sluice/mcp/{code}.json"
+    shown.write_text(shown.read_text().replace('"pause"', '"resume"'))
+    assert confirm(shop, code) == 0
+    assert "is not confirmed" in asked("pause", write=True, pipeline="case", confirmation=code)
 
 
 def test_who_has_no_terminal_confirms_nothing(shop: Case) -> None:

@@ -33,7 +33,6 @@ from sluice.sources.postgresql.server.standby import standby_findings
 from sluice.sources.table_filter import Selection
 
 _APPLY = "`sluice check PIPELINE --apply` makes it"
-_AT_PRIMARY = "at the primary"
 _IF_NAMED = "with source.primary `sluice check PIPELINE --apply` runs it there"
 _THEN_REPAIR = "then, with the pipeline running, `sluice verify run PIPELINE --repair`"
 _CHOICES = (
@@ -124,12 +123,13 @@ def preflight(setup: Setup, pipeline: PipelineConfig, at: Position | None) -> li
         of_catalog += _numbering_findings(setup.numbered)
         of_catalog += _cut_short_findings(setup.cut_short)
         of_catalog += ddl_findings(setup.ddl, publication_name(pipeline), wanted=pipeline.source.ddl)
-        findings += (
-            of_catalog
-            if setup.writes
-            else [replace(finding, fix=f"{_AT_PRIMARY}: {finding.fix}") for finding in of_catalog]
-        )
+        findings += of_catalog if setup.writes else at_primary(of_catalog)
     return sorted(findings, key=lambda one: one.severity != "error")
+
+
+def at_primary(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings at a standby whose fixes are for its primary."""
+    return [replace(finding, fix=f"at the primary: {finding.fix}") for finding in findings]
 
 
 def server_findings(info: ServerInfo) -> list[Finding]:

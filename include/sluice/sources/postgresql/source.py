@@ -62,6 +62,7 @@ from sluice.sources.postgresql.decoder.scanner import Scanner
 from sluice.sources.postgresql.history import PostgreSQLSchemaHistory
 from sluice.sources.postgresql.position import Position, lsn_text
 from sluice.sources.postgresql.preflight import (
+    at_primary,
     missing_statements,
     position_findings,
     preflight,
@@ -412,9 +413,7 @@ class PostgreSQLSession:
             if self.info.in_recovery:
                 findings += lag_findings(PostgresLoad(self.source.endpoint, self.connection, "lag").replica_lag_s())
             rights = rights_findings(self.connection, self.source.pipeline)
-            if self.info.in_recovery:
-                rights = [replace(finding, fix=f"at the primary: {finding.fix}") for finding in rights]
-            return findings + rights
+            return findings + (at_primary(rights) if self.info.in_recovery else rights)
 
     def _preflight(self, at: Offset | None, primary: Connection | None = None) -> list[Finding]:
         info = self.info

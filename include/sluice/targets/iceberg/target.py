@@ -30,10 +30,11 @@ class IcebergTarget(LakeTarget):
         """Return a warning if the tables have delete files that a reader does not apply: it would show deleted rows."""
         options = options_of(self.config, IcebergOptions)
         blind = [engine for engine in options.readers if not READS_DELETE_FILES[engine]]
-        if options.write_mode == "copy-on-write" or (options.readers and not blind):
-            return []
-        why, fix = f"{', '.join(blind)} cannot read tables with position delete files", ""
-        if not blind:
+        fix = "set write_mode: copy-on-write"
+        if blind:
+            why = f"{', '.join(blind)} cannot read tables with position delete files"
+        else:
             why = "an engine that does not apply position delete files fails, or shows deleted rows"
-            fix = "name those that read the tables, options: {readers: [spark, trino]}; or "
-        return [Finding("warning", "write_mode", options.write_mode, why, f"{fix}set write_mode: copy-on-write")]
+            fix = "name those that read the tables, options: {readers: [spark, trino]}; or " + fix
+        is_at_risk = options.write_mode == "merge-on-read" and (blind or not options.readers)
+        return [Finding("warning", "write_mode", options.write_mode, why, fix)] if is_at_risk else []
