@@ -114,9 +114,12 @@ class SluiceError(Exception):
         return self.where if self.where and self.where not in self.message else ""
 
     def named(self, at: str = "") -> str:
-        """Return the message with the public name, and ``at``, behind its first line."""
+        """Return the message with the public name, and ``at``, behind its first line, unless it quotes the name."""
+        if not at and f"[{self.public_name}" in self.message:
+            return self.message
         head, line_end, rest = self.message.partition("\n")
-        return f"{head} [{self.public_name}{at}]{line_end}{rest}"
+        colon = ":" if head.endswith(":") else ""
+        return f"{head.removesuffix(':')} [{self.public_name}{at}]{colon}{line_end}{rest}"
 
     def name_pipeline(self, pipeline: str) -> None:
         """Put the pipeline's name into the commands of the hint, which a part that knows no pipeline wrote with

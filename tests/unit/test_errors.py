@@ -57,7 +57,10 @@ def test_every_error_and_alert_has_a_name_of_its_own() -> None:
 @pytest.mark.parametrize("kind", [*errors.classes()], ids=lambda kind: kind.__name__)
 def test_every_error_says_what_happened_and_what_to_do(kind: type[errors.SluiceError]) -> None:
     assert {"What", "To do"} <= errors.explanation(kind).keys()
-    assert str(kind("it stopped", where="here", hint="go on")) == f"it stopped [{kind.public_name} at here] -> go on"
+    error = kind("it stopped", where="here", hint="go on")
+    assert str(error) == f"it stopped [{kind.public_name} at here] -> go on"
+    assert str(kind(str(error))) == str(error), "an error that passes the text of another on"
+    assert str(kind("two problems:\n  a\n  b")) == f"two problems [{kind.public_name}]:\n  a\n  b"
 
 
 def test_a_class_outside_of_the_tree_has_the_name_of_its_parent() -> None:

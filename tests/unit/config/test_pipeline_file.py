@@ -67,7 +67,7 @@ workers:
     ("old", "new", "line", "says"),
     [
         ("window: 3", "windw: 3", 15, "windw: there is no such key; did you mean 'window'?"),
-        ("source:\n", "sorce:\n", 3, "1 problem in example.yaml:"),
+        ("source:\n", "sorce:\n", 3, "1 problem in example.yaml [SLUICE-CONFIG-ERROR]:"),
         ("max_bytes: 512MiB", "max_bytes: 512 lots", 11, "capture.batch.max_bytes: '512 lots' is not a size"),
         ("max_wait: 500ms", "max_wait: soon", 11, "is not a duration"),
         ("    consistency: row", "    consistency: rows", 29, "targets.0.consistency"),

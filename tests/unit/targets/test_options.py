@@ -53,7 +53,7 @@ def refused(text: str, name: str = "lake") -> ConfigError:
 def test_each_problem_has_its_line() -> None:
     error = refused(PIPELINE)
     assert str(error).splitlines() == [
-        "target 'lake': 2 problems in its options: [SLUICE-CONFIG-ERROR]",
+        "target 'lake': 2 problems in its options [SLUICE-CONFIG-ERROR]:",
         "  pipelines/shop.yaml:12: options.retries.1.after: it has to be greater than or equal to 0",
         "  pipelines/shop.yaml:13: options.locaton: house targets have no such option; did you mean 'location'?",
     ]
