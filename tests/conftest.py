@@ -268,37 +268,12 @@ SERVERS = frozenset({
 """Fixtures that start a server."""
 
 __all__ = [
-    "browser",
-    "clickhouse",
-    "elasticsearch",
-    "ferretdb",
-    "fresh_pg_schema",
-    "fresh_schema",
-    "h2",
-    "iceberg_rest",
-    "kafka",
-    "mariadb",
-    "mysql_source",
-    "mysql_target",
-    "opensearch",
-    "oracle_twin",
-    "postgis",
-    "postgresql",
-    "postgresql_15",
-    "postgresql_source",
-    "rabbitmq",
-    "redis_server",
-    "schema_registry",
-    "server_folder",
-    "shared_airflow",
-    "spark_connect",
-    "spark_delta",
-    "twin_source",
-    "twin_target",
-    "twin_zookeeper",
-    "zookeeper",
+    "browser", "clickhouse", "elasticsearch", "ferretdb", "fresh_pg_schema", "fresh_schema", "h2", "iceberg_rest",
+    "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "oracle_twin", "postgis", "postgresql",
+    "postgresql_15", "postgresql_source", "rabbitmq", "redis_server", "schema_registry", "server_folder",
+    "shared_airflow", "spark_connect", "spark_delta", "twin_source", "twin_target", "twin_zookeeper", "zookeeper",
     "zookeeper_ensemble",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -82,17 +82,9 @@ def bulk(server: MySQLServer, rows: int) -> None:
 
 
 _KINDS = (
-    "INT",
-    "BIGINT UNSIGNED",
-    "DECIMAL(12,2)",
-    "VARCHAR(40)",
-    "DATETIME(3)",
-    "DOUBLE",
-    "DATE",
-    "CHAR(10)",
-    "TIMESTAMP(6)",
-    "SMALLINT",
-)
+    "INT", "BIGINT UNSIGNED", "DECIMAL(12,2)", "VARCHAR(40)", "DATETIME(3)", "DOUBLE", "DATE", "CHAR(10)",
+    "TIMESTAMP(6)", "SMALLINT",
+)  # fmt: skip
 WIDE = [f"{kind} NULL" for kind in _KINDS] * 5
 
 

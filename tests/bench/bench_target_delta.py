@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,52 +27,23 @@ import pyarrow as pa  # noqa: E402
 from devstack import processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.model.column_types import ColumnKind  # noqa: E402
 from sluice.model.offset import Offset  # noqa: E402
-from sluice.model.tables import Column, TableId, TableSchema  # noqa: E402
+from sluice.model.tables import TableId  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.port import BatchInput, TableInput  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
 from tests.bench.figures import Line, figure, save, size  # noqa: E402
+from tests.bench.target_rates import SCHEMA as ROWS  # noqa: E402
+from tests.bench.target_rates import batches  # noqa: E402
+from tests.bench.target_rates import rows_of as rows_of_targets  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_delta.json"
 SMALL = 2_000
-K = ColumnKind
-SCHEMA = TableSchema(
-    TableId("shop", "orders"),
-    (
-        Column("id", K.BIGINT, "bigint", nullable=False), Column("customer", K.INT, "int"),
-        Column("status", K.VARCHAR, "varchar(20)", length=20),
-        Column("amount", K.DECIMAL, "decimal(12,2)", precision=12, scale=2),
-        Column("note", K.VARCHAR, "varchar(200)", length=200),
-        Column("at", K.DATETIME, "datetime(6)", fsp=6),
-    ),
-    ("id",),
-)  # fmt: skip
+SCHEMA = replace(ROWS, table=TableId("shop", "orders"))
 NAMES = [column.name for column in SCHEMA.columns]
 
 
-def rows_of(ids: np.ndarray[Any, Any], ops: list[str], salt: int) -> pa.Table:
-    """Merged rows of these keys."""
-    count, choose = len(ids), np.random.default_rng(salt)
-    cents = pa.array(choose.integers(0, 10**9, count)).cast(pa.decimal128(19, 0))
-    words = np.char.add("a note of some length, as people write them: ", ids.astype(str))
-    columns = [
-        pa.array(ids),
-        pa.array(choose.integers(0, 50_000, count).astype("i4")),
-        pa.array(["new", "paid", "shipped"]).take(pa.array(choose.integers(0, 3, count))),
-        pa.Array.from_buffers(pa.decimal128(12, 2), count, cents.buffers()),
-        pa.array(words.tolist()),
-        pa.array((1_700_000_000_000_000 + ids * 1_000).astype("datetime64[us]")),
-    ]
-    fields = [SCHEMA.field(column) for column in SCHEMA.columns]
-    data = pa.Table.from_arrays(columns, schema=pa.schema(fields))
-    zero = pa.array(np.zeros(count, "i8")).cast(pa.timestamp("us", tz="UTC"))
-    before = pa.nulls(count, pa.struct(fields))
-    meta = {"_op": pa.array(ops), "_seq": pa.array(np.arange(count, dtype="u8")), "_commit_ts": zero, "_before": before}
-    for name, values in meta.items():
-        data = data.append_column(name, values)
-    return data
+rows_of = partial(rows_of_targets, old=False)
 
 
 @dataclass(frozen=True)
@@ -151,12 +123,8 @@ def pieces(rows: int) -> Iterator[pa.Table]:
 
 def main(rows: int) -> None:
     processes.tether()
-    ids = np.arange(rows, dtype=np.int64) * 3
-    new = rows_of(ids, ["i"] * rows, 1)
-    choose = np.random.default_rng(5)
-    ops = np.array(["u", "d"])[(choose.random(rows) < 0.1).astype(int)]
-    mixed = rows_of(np.where(choose.random(rows) < 0.3, ids + 1, ids), ops.tolist(), 2)  # three of ten are new
-    few = rows_of(ids[-SMALL:], ["u"] * SMALL, 3)
+    new, mixed = batches(rows, old=False)
+    few = rows_of(np.arange(rows - SMALL, rows, dtype=np.int64) * 3, ["u"] * SMALL, 3)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
 
         def target(name: str) -> DeltaTarget:

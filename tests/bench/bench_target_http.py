@@ -28,8 +28,8 @@ from devstack import ports, processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.targets.http.target import HttpTarget  # noqa: E402
-from tests.bench.bench_target_postgresql import loaded, rows_of  # noqa: E402
 from tests.bench.figures import figure, measured, save, size  # noqa: E402
+from tests.bench.target_rates import loaded, rows_of  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_http.json"
 ROWS_A_REQUEST = 500

@@ -30,8 +30,8 @@ from sluice.targets.rabbitmq.sender import (  # noqa: E402
 )
 from sluice.targets.rabbitmq.stream_client import stream_connected  # noqa: E402
 from sluice.targets.rabbitmq.target import RabbitMQTarget  # noqa: E402
-from tests.bench.bench_target_postgresql import loaded, rows_of  # noqa: E402
 from tests.bench.figures import figure, measured, save, size  # noqa: E402
+from tests.bench.target_rates import loaded, rows_of  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_rabbitmq.json"
 

@@ -70,6 +70,17 @@ def test_memory(combination: dict[str, Any]) -> None:
             bench.close()
 
 
+ORDER_ALONE = {2, 15, 22}
+"""Checks of which the order alone is another thing than in another combination of the same kind."""
+
+
+def run(check: Check, bench: Bench, *, only: set[int] | None = None) -> None:
+    """``only``: the numbers of the checks that are not the same in another combination."""
+    if (only is not None and check.number not in only) or not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)
+
+
 @pytest.fixture(params=["mysql_target", "mariadb"])
 def server(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
@@ -90,9 +101,7 @@ def test_mysql_writes_a_schema_at_once(server: Any, fresh_schema: Any) -> None:
 @pytest.mark.promise("T1")
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_mysql(check: Check, bench: Bench) -> None:
-    if not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    run(check, bench)
 
 
 @pytest.fixture(params=["row", "batch"])
@@ -105,9 +114,7 @@ def postgresql_bench(request: pytest.FixtureRequest, postgresql: Any, fresh_pg_s
 @pytest.mark.promise("T2")
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_postgresql(check: Check, postgresql_bench: Bench) -> None:
-    if not check.applies(postgresql_bench):
-        pytest.skip("the target does not offer it")
-    check.run(postgresql_bench)
+    run(check, postgresql_bench)
 
 
 @pytest.mark.parametrize("consistency", ["row", "batch"])
@@ -117,9 +124,7 @@ def test_oracle(check: Check, consistency: str, oracle_twin: Any) -> None:
     from tests.support.benches.oracle_bench import OracleBench
 
     bench = OracleBench(oracle_twin, consistency)
-    if not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    run(check, bench)
 
 
 KAFKA: dict[str, tuple[str, dict[str, Any]]] = {
@@ -136,11 +141,7 @@ KAFKA: dict[str, tuple[str, dict[str, Any]]] = {
 def test_kafka(check: Check, kind: str, kafka: Any) -> None:
     from tests.support.benches.kafka_bench import KafkaBench
 
-    bench = KafkaBench(kafka, *KAFKA[kind])
-    same = kind in {"table", "global"} and check.number not in {2, 15, 22}  # only the order differs from "key"
-    if same or not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    run(check, KafkaBench(kafka, *KAFKA[kind]), only=ORDER_ALONE if kind in {"table", "global"} else None)
 
 
 REDIS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -157,10 +158,7 @@ REDIS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_redis(check: Check, kind: str, redis_server: Any) -> None:
     from tests.support.benches.redis_bench import RedisBench
 
-    bench = RedisBench(redis_server, *REDIS[kind])
-    if (kind == "one-stream" and check.number not in {2, 15, 22}) or not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    run(check, RedisBench(redis_server, *REDIS[kind]), only=ORDER_ALONE if kind == "one-stream" else None)
 
 
 HTTP: dict[str, tuple[str, dict[str, Any]]] = {
@@ -180,11 +178,7 @@ def test_http(check: Check, kind: str) -> None:
     from tests.support.servers.http_receiver import Receiver
 
     with Receiver() as receiver:
-        bench = HttpBench(receiver, *HTTP[kind])
-        same = kind in {"table", "global"} and check.number not in {2, 15, 22}  # only the order differs from "key"
-        if same or not check.applies(bench):
-            pytest.skip("the target does not offer it")
-        check.run(bench)
+        run(check, HttpBench(receiver, *HTTP[kind]), only=ORDER_ALONE if kind in {"table", "global"} else None)
 
 
 SEARCH: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -203,9 +197,7 @@ def test_elasticsearch(check: Check, kind: str, request: pytest.FixtureRequest) 
 
     server, options, changes = SEARCH[kind]
     bench = ElasticsearchBench(request.getfixturevalue(server), options, changes)
-    if not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    run(check, bench)
 
 
 @pytest.mark.promise("T7")
@@ -215,9 +207,7 @@ def test_clickhouse(check: Check, kind: str, clickhouse: Any) -> None:
     from tests.support.benches.clickhouse_bench import ClickHouseBench
 
     bench = ClickHouseBench(clickhouse, kind)
-    if not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    run(check, bench)
 
 
 @pytest.mark.promise("T8")
@@ -237,9 +227,7 @@ def test_mongodb(
     else:
         server = request.getfixturevalue("ferretdb")
         bench = MongoBench(server.host, server.port, FERRETDB, changes)
-    if not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    run(check, bench)
 
 
 RABBITMQ: dict[str, tuple[str, dict[str, Any]]] = {
@@ -257,11 +245,7 @@ RABBITMQ: dict[str, tuple[str, dict[str, Any]]] = {
 def test_rabbitmq(check: Check, kind: str, rabbitmq: Any) -> None:
     from tests.support.benches.rabbitmq_bench import RabbitMQBench
 
-    bench = RabbitMQBench(rabbitmq, *RABBITMQ[kind])
-    same = kind == "one-stream" and check.number not in {2, 15, 22}  # only the order differs from "streams"
-    if same or not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    run(check, RabbitMQBench(rabbitmq, *RABBITMQ[kind]), only=ORDER_ALONE if kind == "one-stream" else None)
 
 
 @pytest.mark.promise("T10")
@@ -271,12 +255,8 @@ def test_delta(check: Check, kind: str, tmp_path: Any) -> None:
     pytest.importorskip("deltalake")
     from tests.support.benches.delta_bench import DeltaBench
 
-    bench = DeltaBench(tmp_path, *kind.split("-"))
-    if kind == "latest-table" and check.number not in {2, 3, 4, 22}:
-        pytest.skip("tables are written alike")
-    if not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    alike = kind == "latest-table"  # tables are written alike
+    run(check, DeltaBench(tmp_path, *kind.split("-")), only={2, 3, 4, 22} if alike else None)
 
 
 @pytest.mark.promise("T11")
@@ -286,9 +266,5 @@ def test_iceberg(check: Check, kind: str, tmp_path: Any) -> None:
     pytest.importorskip("pyiceberg")
     from tests.support.benches.iceberg_bench import IcebergBench
 
-    bench = IcebergBench(tmp_path, *kind.split("-"))
-    if kind == "latest-table" and check.number not in {2, 3, 4, 22}:
-        pytest.skip("tables are written alike")
-    if not check.applies(bench):
-        pytest.skip("the target does not offer it")
-    check.run(bench)
+    alike = kind == "latest-table"  # tables are written alike
+    run(check, IcebergBench(tmp_path, *kind.split("-")), only={2, 3, 4, 22} if alike else None)

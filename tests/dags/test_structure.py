@@ -486,16 +486,9 @@ def test_a_task_builds_only_its_own_dag(write_pipeline: WritePipeline, pipelines
 def test_parsing_imports_nothing_heavy(write_pipeline: WritePipeline) -> None:
     write_pipeline()
     heavy = [
-        "pyarrow",
-        "pyspark",
-        "kazoo",
-        "numba",
-        "pandas",
-        "pymysql",
-        "sluice.flows.capture.drain",
-        "sluice.flows.transform.merge",
-        "fastapi",
-    ]
+        "pyarrow", "pyspark", "kazoo", "numba", "pandas", "pymysql", "sluice.flows.capture.drain",
+        "sluice.flows.transform.merge", "fastapi",
+    ]  # fmt: skip
     script = (
         "import sys, runpy; import airflow.sdk; before = set(sys.modules); "
         f"runpy.run_path({str(REPOSITORY / 'dags/sync.py')!r});print([m for m in {heavy!r} if m in sys.modules and m "

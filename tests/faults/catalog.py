@@ -25,6 +25,7 @@ from sluice.operations import control
 from tests.faults.crews import Crew
 from tests.faults.dumps import dump_amid
 from tests.faults.failing_over import fail_over
+from tests.faults.walked import crash, kill_crew
 from tests.faults.world import SCHEMA, SESSION_S, World
 
 _LONG = bool(os.environ.get("SLUICE_FAULTS"))
@@ -70,12 +71,6 @@ def kill_task(world: World, choose: random.Random) -> str:
     return f"{kind} of {crew.name}"
 
 
-def kill_crew(world: World, choose: random.Random) -> str:
-    crew = choose.choice(world.crews)
-    crew.end()
-    return crew.name
-
-
 def pause_task(world: World, choose: random.Random) -> str:
     """Longer than its session lives; then it comes back."""
     kind = choose.choice(TASKS)
@@ -96,18 +91,6 @@ def pause_crew(world: World, choose: random.Random) -> str:
     time.sleep(for_s)
     crew.signal(signal.SIGCONT)
     return f"{crew.name} for {for_s:.1f} s"
-
-
-def _crash(name: str) -> Callable[[World, random.Random], str]:
-    def strike(world: World, choose: random.Random) -> str:
-        server = getattr(world, name)
-        server.kill()
-        down_s = choose.uniform(0, 1.5)
-        time.sleep(down_s)
-        server.start()
-        return f"down for {down_s:.1f} s"
-
-    return strike
 
 
 def freeze_server(world: World, choose: random.Random) -> str:
@@ -338,9 +321,9 @@ def _stopped(world: World) -> None:
 FAULTS: list[Fault] = [
     Fault("kill a task", kill_task, weight=6),
     Fault("kill a crew", kill_crew, weight=2),
-    Fault("kill the source", _crash("source")),
-    Fault("kill the target", _crash("target"), weight=2),
-    Fault("kill ZooKeeper", _crash("zookeeper"), weight=2, in_file=False),
+    Fault("kill the source", crash("source")),
+    Fault("kill the target", crash("target"), weight=2),
+    Fault("kill ZooKeeper", crash("zookeeper"), weight=2, in_file=False),
     Fault("pause a task beyond its session", pause_task, weight=4),
     Fault("pause a crew beyond its session", pause_crew, weight=2),
     Fault("freeze a server", freeze_server, weight=2),

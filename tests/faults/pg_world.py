@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,45 +20,33 @@ from sluice.segments.reader import iter_changes
 from sluice.sources.postgresql.position import Position
 from tests.faults.crews import Crew, Nursery
 from tests.faults.pg_writers import ACCOUNTS, JOURNAL, LINES, TABLES, Writers
-from tests.faults.world import LANES, PASSING, PATIENCE_S
+from tests.faults.walked import Walked
+from tests.faults.world import LANES, PATIENCE_S
 from tests.faults.world import SESSION_S as SHORTEST_S
 from tests.support.pipelines.pg_source import PgCase, pg_case
-from tests.support.running.waiting import Patience
 from tests.support.servers.pg_standby import LOGICAL
 
 SCHEMA = "walk"
 MEMBERS = ("case_source", "case_second")
 SESSION_S = max(SHORTEST_S, 4.0)
 """The timeout of ZooKeeper's sessions: this walk is about the source, and leaves the machine little else."""
-_LOOK_EVERY_S = 0.15
 OPTIONS = {**LOGICAL, "logical_decoding_work_mem": "64kB", "max_slot_wal_keep_size": "4GB"}
 """Large transactions do not fit the server's memory: it writes them to its disk, or sends them before they commit."""
 
 
-class PgWorld:
+class PgWorld(Walked):
     """See the module. ``source`` is the server that is read now, the other member's address is free."""
 
+    errors = (SluiceError, psycopg.Error, OSError)
+    quiet = frozenset({"LeaseHeld"})
+
     def __init__(self, folder: Path, number: int) -> None:
-        self.folder, self.number = folder, number
+        super().__init__(folder, number, PATIENCE_S)
         self.member = 0
         self.servers = 1
-        self._stack = contextlib.ExitStack()
         self._writers: Writers | None = None
         self._rounds = self._checked = self.altered = 0
         self._last_place = (0, 0, 0)
-
-    def __enter__(self) -> PgWorld:
-        try:
-            self._begin()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(Exception):
-            self.rest()
-        self._stack.close()
 
     def _begin(self) -> None:
         enter = self._stack.enter_context
@@ -100,7 +87,6 @@ class PgWorld:
         )
         nursery = Nursery(self.folder, self.case.environment)
         self._stack.callback(nursery.end)
-        self.crews: list[Crew] = []
         self._stack.callback(lambda: [crew.end() for crew in self.crews])
         self.crews = [Crew(name, self.case.path, self.folder, nursery, LANES) for name in ("A", "B")]
 
@@ -138,37 +124,15 @@ class PgWorld:
             if event["what"] == "error" and event["kind"] == kind and event["at"] >= since
         ]
 
-    def wait_until(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Crews that died are started again meanwhile, as an init system would."""
-        patience, last = Patience(patience_s), None
-        while not patience.is_over:
-            for crew in self.crews:
-                crew.revive()
-            try:
-                if condition():
-                    return
-                last = None
-            except (SluiceError, psycopg.Error, OSError) as error:
-                last = error
-            time.sleep(_LOOK_EVERY_S)
-        raise AssertionError(f"{what} did not happen within {patience_s:.0f} s ({last})\n{self.story()}")
-
     def story(self) -> str:
-        """The last things that went wrong in the crews, for a failure's message."""
-        lines = []
-        with contextlib.suppress(SluiceError, psycopg.Error, OSError), self.state() as state:
-            lines.append(
+        """Also where the pipeline stands."""
+        with contextlib.suppress(*self.errors), self.state() as state:
+            return (
                 f"  captured {state.cursor()}, undelivered {state.undelivered()}, dumps "
-                f"{[dump.id for dump in state.dumps.active()]}; head {self.head()}; slot {self.case.slot_row()}"
+                f"{[dump.id for dump in state.dumps.active()]}; head {self.head()}; slot {self.case.slot_row()}\n"
+                f"{super().story()}"
             )
-        for crew in self.crews:
-            told = [
-                event
-                for event in crew.history()
-                if event["what"] == "crash" or (event["what"] == "error" and event["kind"] != "LeaseHeld")
-            ][-6:]
-            lines += [f"  {crew.name}: {e['task']}: {e.get('kind', 'crash')}: {e['text']}" for e in told]
-        return "\n".join(lines)
+        return super().story()
 
     def catch(self, choose: random.Random, kind: str, patience_s: float = 4.0) -> tuple[Crew, psutil.Process]:
         """A process at work on a task of this kind, as soon as there is one; else any process of a crew."""
@@ -179,20 +143,6 @@ class PgWorld:
                     return crew, process
             time.sleep(0.002)
         return next((crew, crew.processes()[-1]) for crew in self.crews if crew.processes())
-
-    def sluice(self, *command: str) -> str:
-        """A command line; again after a passing error, as a person would."""
-        end, said = time.monotonic() + PATIENCE_S, ""
-        while True:
-            done = subprocess.run(
-                self.case.command(*command), env=self.case.environment, capture_output=True, text=True, timeout=300,
-                check=False,
-            )  # fmt: skip
-            said += done.stdout
-            if done.returncode == 0:
-                return said
-            assert done.returncode == PASSING, f"{done.stdout}\n{done.stderr}"
-            assert time.monotonic() < end, f"{done.stdout}\n{done.stderr}"
 
     # -- load ----------------------------------------------------------------------------------------------------------
     def work(self) -> None:

@@ -30,6 +30,7 @@ from devstack.processes import ServerFailed
 from sluice.operations import control
 from tests.faults.pg_world import MEMBERS, OPTIONS, SCHEMA, SESSION_S, PgWorld
 from tests.faults.pg_writers import large_transaction
+from tests.faults.walked import crash, kill_crew
 from tests.support.servers.pg_standby import FOLLOWER, standby_of
 
 STEPS = int(os.environ.get("SLUICE_FAULTS", "12"))
@@ -75,25 +76,7 @@ def pause_capture(world: PgWorld, choose: random.Random) -> str:
     return f"of {crew.name} for {for_s:.1f} s"
 
 
-def kill_crew(world: PgWorld, choose: random.Random) -> str:
-    crew = choose.choice(world.crews)
-    crew.end()
-    return crew.name
-
-
 # -- the servers -------------------------------------------------------------------------------------------------------
-def _crash(name: str) -> Callable[[PgWorld, random.Random], str]:
-    def strike(world: PgWorld, choose: random.Random) -> str:
-        server = getattr(world, name)
-        server.kill()
-        down_s = choose.uniform(0, 1.5)
-        time.sleep(down_s)
-        server.start()
-        return f"down for {down_s:.1f} s"
-
-    return strike
-
-
 def crash_in_recovery(world: PgWorld, choose: random.Random) -> str:
     """The server is killed again while it recovers from being killed, and then comes back."""
     world.source.kill()
@@ -282,14 +265,14 @@ FAULTS: tuple[tuple[str, Strike, int], ...] = (
     ("kill a task", kill_task, 4),
     ("pause a capture beyond its session", pause_capture, 2),
     ("kill a crew", kill_crew, 2),
-    ("kill the source", _crash("source"), 3),
+    ("kill the source", crash("source"), 3),
     ("kill the source in recovery", crash_in_recovery, 2),
     ("freeze the walsender", freeze_walsender, 2),
     ("alter tables", alter, 3),
     ("restart the source", restart_source, 1),
     ("kill the source in a large transaction", crash_in_large_transaction, 2),
-    ("kill the target", _crash("target"), 1),
-    ("kill ZooKeeper", _crash("zookeeper"), 1),
+    ("kill the target", crash("target"), 1),
+    ("kill ZooKeeper", crash("zookeeper"), 1),
     ("lost: the slot", drop_slot, 1),
     ("lost: the primary", promote, 1),
 )

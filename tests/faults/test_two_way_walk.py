@@ -24,6 +24,7 @@ import pytest
 from devstack.mysql import MySQLServer
 from devstack.zookeeper import ZooKeeperServer
 from tests.faults.crews import Crew, Nursery
+from tests.faults.walked import crashed
 from tests.faults.world import SESSION_S
 from tests.support.pipelines.channels import Network, network
 from tests.support.running.waiting import wait_until
@@ -147,19 +148,11 @@ def pause_load(walk: Walk, choose: random.Random) -> str:
 def kill_site(walk: Walk, choose: random.Random) -> str:
     """In the middle of what applications and the other sites write there."""
     name = choose.choice(list(walk.made.servers))
-    return f"{name} {_crashed(walk.made.servers[name], choose)}"
+    return f"{name} {crashed(walk.made.servers[name], choose)}"
 
 
 def kill_zookeeper(walk: Walk, choose: random.Random) -> str:
-    return _crashed(walk.made.zookeeper, choose)
-
-
-def _crashed(server: Any, choose: random.Random) -> str:
-    server.kill()
-    down_s = choose.uniform(0, 1.5)
-    time.sleep(down_s)
-    server.start()
-    return f"down for {down_s:.1f} s"
+    return crashed(walk.made.zookeeper, choose)
 
 
 SERVER_KILLS = (kill_site, kill_zookeeper)

@@ -12,8 +12,7 @@ import os
 import random
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,12 @@ from sluice.flows.capture.drain import head_of
 from sluice.flows.runtime import Runtime
 from tests.faults.crews import Crew, Nursery
 from tests.faults.disk import Disk
+from tests.faults.walked import Walked
 from tests.support.pipelines.case import Case, case
-from tests.support.running.waiting import Patience
 from tests.support.servers.positions_file import PositionsFile
 from tests.support.servers.proxy import TcpProxy
 
 SCHEMA = "walk"
-PASSING = 75
-"""What a command exits with after an error that passes by itself."""
 _BUSY = "PYTEST_XDIST_WORKER" in os.environ or os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
 SESSION_S = float(os.environ.get("SLUICE_FAULT_SESSION_S") or (4.0 if _BUSY else 1.5))
 """Of ZooKeeper.
@@ -52,38 +49,23 @@ PATIENCE_S = float(os.environ.get("SLUICE_FAULT_PATIENCE_S", "120"))
 KEYLESS = f"CREATE TABLE `{SCHEMA}`.journal (what VARCHAR(40) NOT NULL, n INT NOT NULL)"
 JOURNAL = "journal"
 VERSIONS = f"CREATE TABLE `{SCHEMA}`.versions (id INT PRIMARY KEY, version BIGINT NOT NULL)"
-_LOOK_EVERY_S = 0.15
-"""A look opens a session of ZooKeeper, and a connection or two: more often, it takes what the crews need."""
 
 
-class World:
+class World(Walked):
     """See the module. ``consistency`` is the target's; the crews read the pipeline file anew for every task."""
+
+    errors = (SluiceError, pymysql.MySQLError, OSError)
 
     def __init__(self, folder: Path, number: int, *, in_file: bool = False) -> None:
         """``in_file``: positions are in a file, and there is no ZooKeeper."""
-        self.folder = folder
+        super().__init__(folder, number, PATIENCE_S)
         self.in_file = in_file
-        self.number = number
         self.consistency = "row"
         self.turns = False
-        self._stack = contextlib.ExitStack()
         self._rounds = 0
         self._workload: Workload | None = None
         self._journal: threading.Thread | None = None
         self._stop_journal = threading.Event()
-
-    def __enter__(self) -> World:
-        try:
-            self._begin()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(Exception):
-            self.rest()
-        self._stack.close()
 
     def _begin(self) -> None:
         enter = self._stack.enter_context
@@ -126,7 +108,6 @@ class World:
             pass
         self.nursery = Nursery(self.folder, self.case.environment, self.disk.inside)
         self._stack.callback(self.nursery.end)
-        self.crews: list[Crew] = []
         self._stack.callback(lambda: [crew.end() for crew in self.crews])
         self.crews = [Crew(name, self.case.path, self.folder, self.nursery, LANES) for name in ("A", "B")]
         self.wait_until(lambda: self.captured() is not None, "the first drain")
@@ -166,30 +147,6 @@ class World:
         with runtime.state(connect_timeout_s=3) as state:
             cursor = state.cursor()
             return cursor is not None and cursor.position.order == head.order and not state.undelivered()
-
-    def wait_until(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Crews that died are started again meanwhile, as an init system would."""
-        patience = Patience(patience_s)
-        last: Exception | None = None
-        while not patience.is_over:
-            for crew in getattr(self, "crews", ()):
-                crew.revive()
-            try:
-                if condition():
-                    return
-                last = None
-            except (SluiceError, pymysql.MySQLError, OSError) as error:
-                last = error
-            time.sleep(_LOOK_EVERY_S)
-        raise AssertionError(f"{what} did not happen within {patience_s:.0f} s ({last})\n{self.story()}")
-
-    def story(self) -> str:
-        """The last things that went wrong in the crews, for a failure's message."""
-        lines = []
-        for crew in self.crews:
-            told = [e for e in crew.history() if e["what"] in {"error", "crash"}][-6:]
-            lines += [f"  {crew.name}: {e['task']}: {e.get('kind', 'crash')}: {e['text']}" for e in told]
-        return "\n".join(lines)
 
     # -- load ----------------------------------------------------------------------------------------------------------
     def work(self, changes_per_s: float = 250) -> None:
@@ -308,25 +265,8 @@ class World:
         """Retention, as its DAG runs it."""
         self.sluice("segments", str(self.case.path), "--prune")
 
-    def sluice(self, *command: str) -> str:
-        """A command line where the store can be seen; what it printed.
-
-        Again after a passing error, as a person would.
-        """
-        end, said = time.monotonic() + 60, ""
-        while True:
-            done = self.inside(self.case.command(*command))
-            said += done.stdout
-            if done.returncode == 0:
-                return said
-            assert done.returncode == PASSING, f"{done.stdout}\n{done.stderr}"
-            assert time.monotonic() < end, f"{done.stdout}\n{done.stderr}"
-
     def inside(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
-        """A process where the store can be seen."""
-        return subprocess.run(
-            self.disk.inside(argv), env=self.case.environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        return super().inside(self.disk.inside(argv))
 
     def counts_anew(self) -> None:
         """What the target and ZooKeeper noted of earlier batches does not count: one of them was put back."""

@@ -40,21 +40,12 @@ WRITES = [
     "SELECT *, (SELECT count(*) FROM enable_logging(storage='file')) AS x FROM rows",
 ]
 STATEMENTS = [
-    "COPY (SELECT 1) TO '{folder}/stolen'",
-    "ATTACH '{folder}/stolen.db'",
-    "EXPORT DATABASE '{folder}/stolen'",
-    "INSTALL httpfs",
-    "LOAD httpfs",
-    "SET enable_external_access = true",
-    "RESET lock_configuration",
-    "PRAGMA database_list",
-    "CALL checkpoint()",
-    "CREATE TABLE kept AS SELECT 1",
-    "CREATE OR REPLACE MACRO lower(x) AS 'evil'",
-    "CREATE SECRET (TYPE s3)",
-    "EXPLAIN ANALYZE SELECT * FROM rows",
+    "COPY (SELECT 1) TO '{folder}/stolen'", "ATTACH '{folder}/stolen.db'", "EXPORT DATABASE '{folder}/stolen'",
+    "INSTALL httpfs", "LOAD httpfs", "SET enable_external_access = true", "RESET lock_configuration",
+    "PRAGMA database_list", "CALL checkpoint()", "CREATE TABLE kept AS SELECT 1",
+    "CREATE OR REPLACE MACRO lower(x) AS 'evil'", "CREATE SECRET (TYPE s3)", "EXPLAIN ANALYZE SELECT * FROM rows",
     "SELECT * FROM rows; COPY (SELECT 1) TO '{folder}/stolen'",
-]
+]  # fmt: skip
 
 
 @pytest.fixture

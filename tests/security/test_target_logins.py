@@ -20,10 +20,9 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import pytest
 
-from devstack.debian import FetchFailed
 from devstack.processes import ServerFailed
 from sluice.config.connections import parse_connection
-from sluice.errors import ConfigError, LoadError, SluiceError
+from sluice.errors import LoadError, SluiceError
 from sluice.model.rights import Right, Scope
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId, TableSchema
@@ -33,7 +32,19 @@ from sluice.targets.rabbitmq import rights as rabbitmq
 from sluice.targets.redis import rights as redis
 from sluice.targets.redis.client import _pools as redis_pools
 from sluice.targets.rows_in_memory import planned_table
-from sluice.testing.targets import CHECKS, Bench, Pipe, _definition, _schema_change, changed, gone, new, people
+from sluice.testing.targets import (
+    CHECKS,
+    CONVERSIONS,
+    Bench,
+    Pipe,
+    _definition,
+    _schema_change,
+    changed,
+    gone,
+    new,
+    people,
+)
+from tests.support.servers.fixtures import or_skip
 
 
 def failures(made: Callable[[], Any], *, most: int = 100) -> list[str]:
@@ -254,10 +265,7 @@ def clickhouse_with(folder: Path, *, without: tuple[Scope, str] | None = None) -
     """An engine whose login has the rights of the list, but for one."""
     from devstack import clickhouse
 
-    try:
-        clickhouse.find_clickhouse()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no ClickHouse: {error}")
+    or_skip("ClickHouse", clickhouse.find_clickhouse)
     listed = [
         replace(right, privileges=tuple(name for name in right.privileges if (right.scope, name) != without))
         for right in rights.CLICKHOUSE
@@ -273,7 +281,10 @@ def clickhouse_with(folder: Path, *, without: tuple[Scope, str] | None = None) -
 
 
 @pytest.mark.timeout(1200)
-def test_the_listed_rights_are_enough_at_clickhouse(tmp_path: Path) -> None:
+def test_the_listed_rights_are_enough_at_clickhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a conversion of each step: others send the same statements, with other types."""
+    steps = {(one.step and one.step.kind, bool(one.unknown)): one for one in CONVERSIONS}
+    monkeypatch.setattr("sluice.testing.targets.CONVERSIONS", tuple(steps.values()))
     with clickhouse_with(tmp_path) as server:
         for changes in ("latest", "all"):
             assert failures(lambda changes=changes: at_clickhouse(server, changes)) == []  # type: ignore[misc]
@@ -364,10 +375,7 @@ def acls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acls]:
     pytest.importorskip("confluent_kafka")
     from devstack import kafka
 
-    try:
-        kafka.find_kafka()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no Kafka broker: {error}")
+    or_skip("Kafka broker", kafka.find_kafka)
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     settings = {"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"}
     folder = tmp_path_factory.mktemp("kafka")

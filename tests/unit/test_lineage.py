@@ -31,7 +31,7 @@ from sluice.orchestration.runtime import claim
 from sluice.rules import builtin
 from sluice.rules.script import Rule
 from tests.support.running.waiting import wait_until
-from tests.support.twins.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe
 
 ORDERS = TableId("shop", "orders")
 
@@ -47,11 +47,6 @@ def unconfigured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     yield
     for name in [name for name in os.environ if name.startswith("OPENLINEAGE") and name not in before]:
         del os.environ[name]
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
 
 
 @pytest.mark.parametrize(

@@ -17,33 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "include" / "sluice"
 ALLOWED: dict[str, int] = yaml.safe_load((ROOT / "tests" / "vague_names.yaml").read_text(encoding="utf-8"))
 WORDS = frozenset([
-    "asked",
-    "done",
-    "found",
-    "given",
-    "gone",
-    "held",
-    "kept",
-    "known",
-    "left",
-    "made",
-    "meant",
-    "mine",
-    "one",
-    "other",
-    "ours",
-    "said",
-    "seen",
-    "shown",
-    "taken",
-    "theirs",
-    "there",
-    "these",
-    "those",
-    "told",
-    "wanted",
-    "whole",
-])
+    "asked", "done", "found", "given", "gone", "held", "kept", "known", "left", "made", "meant", "mine", "one",
+    "other", "ours", "said", "seen", "shown", "taken", "theirs", "there", "these", "those", "told", "wanted", "whole",
+])  # fmt: skip
 SPARE = 10
 """Names by which a number may exceed its room's count; a number that exceeds it by more has to be lowered."""
 

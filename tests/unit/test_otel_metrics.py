@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,7 +13,7 @@ from sluice.operations.metrics import METRICS, VERSION_METRIC, Seen, exposition
 from sluice.orchestration import metrics as airflow_metrics
 from tests.support.running.every_metric import EVERYTHING, STAGES
 from tests.support.servers.otlp import Receiver, flush, otlp_receiver
-from tests.support.twins.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe
 
 SEEN = Seen(EVERYTHING, time.monotonic(), STAGES)
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -24,11 +23,6 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 def received() -> Iterator[Receiver]:
     with otlp_receiver(OTEL_METRIC_EXPORT_INTERVAL="3600000") as found:
         yield found
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
 
 
 def series(received: Receiver) -> Series:

@@ -30,15 +30,9 @@ DECISIONS = sorted(REPOSITORY.joinpath("include/sluice").rglob("DECISIONS.md"))
 TEXTS = sorted({*(page for page in PAGES if page.suffix == ".md"), *DECISIONS})
 FOLDERS = ("dags", "docker", "docs", "include", "plugins", "spark_jobs", "tests")
 MADE = (
-    "tests/last-full-run.md",
-    "include/targets/",
-    "include/sources/",
-    "include/channels/",
-    "include/formats/",
-    "include/rules/changes/",
-    "include/rules/hide_tests.py",
-    "hide_tests.py",
-)
+    "tests/last-full-run.md", "include/targets/", "include/sources/", "include/channels/", "include/formats/",
+    "include/rules/changes/", "include/rules/hide_tests.py", "hide_tests.py",
+)  # fmt: skip
 """Paths that commands of the pages write, so that they need not be there."""
 
 

@@ -175,29 +175,6 @@ def test_every_stage_by_spark_submit_and_a_pause_in_between(world: World) -> Non
         assert state.batches.require(before + 1).claim.endswith(f":{dag}:{run}")
 
 
-def test_a_target_that_fails_holds_only_itself_and_comes_back(world: World) -> None:
-    world.begins(APART)
-    world.change(APART, 1)
-    wait_until(lambda: world.same(world.archive, APART), "the first batch at both targets")
-    world.link.refusing = True
-    world.link.cut()
-    for number in range(2, 8):  # twice the window
-        world.change(APART, number)
-        wait_until(lambda: world.same(world.made.target, APART), f"change {number} at the target that works")
-    assert not world.same(world.archive, APART)
-
-    def states() -> set[str]:
-        return {task["state"] for task in world.started.tasks(f"sync__{APART}") if task["task_id"] == "load.archive"}
-
-    assert "failed" not in states()
-    world.link.heal()
-    wait_until(lambda: world.same(world.archive, APART), "the target that was held", 120)
-    last = world.acknowledged(APART, "copy")
-    wait_until(lambda: world.acknowledged(APART, "archive") >= last, "its acknowledgements")
-    world.change(APART, 8)
-    wait_until(lambda: world.same(world.archive, APART), "the next batch at both targets")
-
-
 def test_batches_that_wait_for_a_lake_are_written_when_the_pipeline_stands_still(world: World) -> None:
     """Their runs have ended, and nothing comes after them: a run is started when their time has come."""
     lake = Lake(world.made.folder / "lake")
@@ -219,29 +196,6 @@ def test_batches_that_wait_for_a_lake_are_written_when_the_pipeline_stands_still
 
     wait_until(lambda: "success" in states(), "the end of tasks that waited and of one that wrote")
     assert not {"failed", "skipped"} & states()
-
-
-def test_a_rule_with_a_task_of_its_own(world: World) -> None:
-    """Between merge and load; it fails by itself, and goes on when its file is mended, with what the merge left."""
-    dag, schema = f"sync__{RULED}", world.made.schema
-    world.begins(RULED)
-
-    def delivered() -> list[str]:
-        return [row[0] for row in world.made.target.execute(f"SELECT note FROM `{schema}`.{RULED} ORDER BY id")]
-
-    def states(task_id: str) -> list[str]:
-        return [task["state"] for task in world.started.tasks(dag) if task["task_id"] == task_id]
-
-    world.made.source.execute(f"INSERT INTO `{schema}`.{RULED} VALUES (1, 'a')")
-    wait_until(lambda: delivered() == ["a mark slow last"], "the row through all three rules")
-    wait_until(lambda: "success" in states("rule.slow"), "the rule's own task")
-    rule = world.made.folder / "rules/slow.py"
-    rule.write_text(RULE.replace("row[", "rwo["))
-    world.made.source.execute(f"INSERT INTO `{schema}`.{RULED} VALUES (2, 'b')")
-    wait_until(lambda: "up_for_retry" in states("rule.slow"), "the attempt that fails")
-    assert not {"failed", "up_for_retry"}.intersection(states("merge"))
-    rule.write_text(RULE.replace("NAME", "better"))
-    wait_until(lambda: delivered() == ["a mark slow last", "b mark better last"], "the next attempt")
 
 
 def test_a_target_that_fails_in_mid_loop_and_a_rule_that_starts_failing(world: World) -> None:

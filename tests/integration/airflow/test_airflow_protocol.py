@@ -133,18 +133,6 @@ def test_a_check_on_the_page_is_made_by_a_task_whose_result_arrives(orders: Case
     assert any("by primary key" in one["why"] and one["line"] > 1 for one in last["report"]["findings"])
 
 
-def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) -> None:
-    """Airflow made up the reader's password when it first saw the user."""
-    password = json.loads((east.folder / "home" / "passwords.json").read_text())["reader"]
-    token = post(east, "/auth/token", {"username": "reader", "password": password}, None)[1]["access_token"]
-    for action in ("pause", "resume", "restart", "rollback"):
-        status, said = post(east, f"/sluice/api/pipelines/protocol/{action}", {}, token)
-        assert (status, "not change it" in said) == (403, True)
-    conf = {"conf": {"pipeline": "protocol", "action": "pause"}, "logical_date": None}
-    assert post(east, "/api/v2/dags/sluice_control/dagRuns", conf, token)[0] == 403
-    assert pause_state(orders).open
-
-
 def test_a_run_tells_of_each_table_once_as_an_asset(orders: Case, east: TestAirflow) -> None:
     """Airflow's own account of the events: address, batches, rows; one per table and run."""
 

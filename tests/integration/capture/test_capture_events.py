@@ -140,6 +140,7 @@ def test_partitions_temporary_tables_and_create_select(made):
     assert not any("tmp" in str(d.table) for m in manifests for d in m.ddl)
 
 
+@pytest.mark.promise("F4")
 @BOTH
 @pytest.mark.parametrize("statement", ["INSERT INTO t VALUES (1)", "DELETE FROM t", "REPLACE INTO t SELECT 5"])
 def test_statements_in_a_row_log_stop(made, statement):
@@ -154,6 +155,7 @@ def test_statements_in_a_row_log_stop(made, statement):
         drain.once()
     assert "binlog_format" in (caught.value.hint or "")
     assert drain.position == before
+    assert drain.store.files(drain.batch + 1) == []
 
 
 @BOTH

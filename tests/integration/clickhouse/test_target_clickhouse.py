@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import time
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -19,15 +18,20 @@ import pytest
 from devstack.clickhouse import ClickHouseServer
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
-from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.clickhouse.client import connected
 from sluice.targets.clickhouse.values import ALL_YEARS, FEW_YEARS
 from sluice.targets.clickhouse.writer import years_of
-from sluice.targets.port import KeyRange, StoredRange, comparer_of
+from sluice.targets.port import comparer_of
 from sluice.targets.rows_in_memory import planned_table
 from sluice.testing.targets import Pipe, _definition, _schema_change, _table, changed, gone, new, people
+from tests.support.benches.by_key import (
+    a_pipeline_that_begins_anew_is_newer,
+    listed_keys_and_whole_tables_are_removed,
+    prepared,
+    way_to_forget_another_pipeline,
+)
 from tests.support.benches.clickhouse_bench import ClickHouseBench
 
 K = ColumnKind
@@ -37,17 +41,7 @@ def made(
     server: ClickHouseServer, options: dict[str, Any] | None = None, table: TableSchema | None = None, **config: Any
 ) -> tuple[ClickHouseBench, TableSchema, Pipe]:
     bench = ClickHouseBench(server, options=options)
-    table = (
-        replace(table, table=TableId(bench.schema, table.table.table)) if table is not None else people(bench.schema)
-    )
-    bench.options = {
-        name: {key.replace("SCHEMA", bench.schema): one for key, one in value.items()}
-        if isinstance(value, dict)
-        else value
-        for name, value in bench.options.items()
-    }
-    bench.create_table(table)
-    return bench, table, Pipe(bench, config=config)
+    return bench, *prepared(bench, table, **config)
 
 
 def test_rows_that_the_server_refuses_are_left_out_one_by_one(clickhouse: ClickHouseServer) -> None:
@@ -215,18 +209,7 @@ def test_null_is_refused_where_the_table_takes_none(clickhouse: ClickHouseServer
 
 
 def test_listed_keys_and_whole_tables_are_removed(clickhouse: ClickHouseServer) -> None:
-    _, table, pipe = made(clickhouse)
-    pipe.deliver((table, [new(n, "a", n) for n in range(6)]))
-    plan = planned_table(table)
-    key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
-    kept = pa.table({"id": pa.array([3], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
-    item = KeyRange(("id",), listed=pa.table({"id": pa.array([2, 3, 77], pa.int32())}), kept=kept)
-    pipe.write(pipe.given([], reconcile=(StoredRange(key, item, listed=True),)))
-    assert {row[0] for row in pipe.state(table)} == {0, 1, 3, 4, 5}
-    whole = replace(plan, columns=())
-    batch = pipe.given([(table, [new(9, "b", 9)])], reconcile=(StoredRange(whole, KeyRange()),))
-    pipe.write(batch, times=2)
-    assert pipe.state(table) == Counter([(9, "b", 9)])
+    listed_keys_and_whole_tables_are_removed(*made(clickhouse)[1:])
 
 
 def test_a_key_that_becomes_wider_or_gets_another_name(clickhouse: ClickHouseServer) -> None:
@@ -414,30 +397,18 @@ def test_names_that_sluice_has_are_refused(clickhouse: ClickHouseServer) -> None
 
 
 def test_other_pipelines_at_the_server_are_named(clickhouse: ClickHouseServer) -> None:
-    bench, table, pipe = made(clickhouse)
+    _, table, pipe = made(clickhouse)
+    forget = way_to_forget_another_pipeline(table, pipe)
+    pipe.deliver((table, [new(2, "a", 1)]))
     reconciler = pipe.target.reconciler()
     assert reconciler is not None
-    assert reconciler.others() == (), "no pipeline has made the table of checkpoints yet"
-    other = Pipe(bench, pipeline="other")
-    other.deliver((table, [new(1, "a", 1)]))
-    pipe.deliver((table, [new(2, "a", 1)]))
-    [found] = reconciler.others()
-    assert (found.pipeline, found.tables) == ("other", frozenset({str(table.table)}))
-    clickhouse.query(found.forget)
+    assert [one.pipeline for one in reconciler.others()] == ["other"]
+    clickhouse.query(forget)
     assert reconciler.others() == ()
 
 
 def test_a_pipeline_that_begins_anew_is_newer_than_it_was(clickhouse: ClickHouseServer) -> None:
-    """Its epochs and batches count from the beginning again; its versions do not."""
-    bench, table, pipe = made(clickhouse)
-    pipe.epoch = 900
-    for number in range(3):
-        pipe.deliver((table, [new(1, f"a{number}", number)]))
-    pipe.checkpoints.forget()
-    time.sleep(1.1)  # a term is a second
-    again = Pipe(bench)
-    again.deliver((table, [new(1, "b", 7)]))
-    assert again.state(table) == Counter([(1, "b", 7)])
+    a_pipeline_that_begins_anew_is_newer(*made(clickhouse)[1:])
 
 
 def test_connections_are_checked(clickhouse: ClickHouseServer) -> None:

@@ -6,25 +6,28 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from devstack.elasticsearch import SearchServer
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.port import Input, KeyRange, StoredRange
+from sluice.targets.port import Input
 from sluice.targets.rows_in_memory import planned_table
-from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new, people
+from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new
+from tests.support.benches.by_key import (
+    a_pipeline_that_begins_anew_is_newer,
+    listed_keys_and_whole_tables_are_removed,
+    prepared,
+    way_to_forget_another_pipeline,
+)
 from tests.support.benches.elasticsearch_bench import SETTINGS, ElasticsearchBench
 
 
@@ -32,17 +35,7 @@ def made(
     server: SearchServer, options: dict[str, Any] | None = None, table: TableSchema | None = None, **config: Any
 ) -> tuple[ElasticsearchBench, TableSchema, Pipe]:
     bench = ElasticsearchBench(server, options)
-    table = (
-        replace(table, table=TableId(bench.schema, table.table.table)) if table is not None else people(bench.schema)
-    )
-    bench.options = {
-        name: {key.replace("SCHEMA", bench.schema): one for key, one in value.items()}
-        if isinstance(value, dict)
-        else value
-        for name, value in bench.options.items()
-    }
-    bench.create_table(table)
-    return bench, table, Pipe(bench, config=config)
+    return bench, *prepared(bench, table, **config)
 
 
 def test_documents_that_the_server_refuses_are_left_out_one_by_one(elasticsearch: SearchServer) -> None:
@@ -180,16 +173,7 @@ def test_documents_with_newer_versions_of_another_program_stop_the_load(elastics
 
 
 def test_a_pipeline_that_begins_anew_is_newer_than_it_was(elasticsearch: SearchServer) -> None:
-    """Its epochs and batches count from the beginning again; its versions do not."""
-    bench, table, pipe = made(elasticsearch)
-    pipe.epoch = 900
-    for number in range(3):
-        pipe.deliver((table, [new(1, f"a{number}", number)]))
-    pipe.checkpoints.forget()
-    time.sleep(1.1)  # a term is a second
-    again = Pipe(bench)
-    again.deliver((table, [new(1, "b", 7)]))
-    assert again.state(table) == Counter([(1, "b", 7)])
+    a_pipeline_that_begins_anew_is_newer(*made(elasticsearch)[1:])
 
 
 def test_rows_are_routed_by_a_column_of_their_key(elasticsearch: SearchServer) -> None:
@@ -207,17 +191,7 @@ def test_rows_are_routed_by_a_column_of_their_key(elasticsearch: SearchServer) -
 
 
 def test_listed_keys_and_whole_tables_are_removed(elasticsearch: SearchServer) -> None:
-    _, table, pipe = made(elasticsearch)
-    pipe.deliver((table, [new(n, "a", n) for n in range(6)]))
-    plan = planned_table(table)
-    key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
-    kept = pa.table({"id": pa.array([3], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
-    item = KeyRange(("id",), listed=pa.table({"id": pa.array([2, 3, 77], pa.int32())}), kept=kept)
-    pipe.write(pipe.given([], reconcile=(StoredRange(key, item, listed=True),)))
-    assert {row[0] for row in pipe.state(table)} == {0, 1, 3, 4, 5}
-    whole = replace(plan, columns=())
-    pipe.write(pipe.given([(table, [new(9, "b", 9)])], reconcile=(StoredRange(whole, KeyRange()),)))
-    assert pipe.state(table) == Counter([(9, "b", 9)])
+    listed_keys_and_whole_tables_are_removed(*made(elasticsearch)[1:])
 
 
 def test_a_table_whose_types_change_gets_an_index_with_the_new_ones(elasticsearch: SearchServer) -> None:
@@ -263,13 +237,8 @@ def test_what_check_says_of_indexes(elasticsearch: SearchServer) -> None:
 
 def test_other_pipelines_at_the_server_are_named(elasticsearch: SearchServer) -> None:
     bench, table, pipe = made(elasticsearch)
-    other = Pipe(bench, pipeline="other")
-    other.deliver((table, [new(1, "a", 1)]))
-    reconciler = pipe.target.reconciler()
-    assert reconciler is not None
-    [found] = reconciler.others()
-    assert (found.pipeline, found.tables) == ("other", frozenset({str(table.table)}))
-    assert found.forget == f"DELETE /{bench.options['checkpoint_index']}/_doc/other.copy"
+    forget = way_to_forget_another_pipeline(table, pipe)
+    assert forget == f"DELETE /{bench.options['checkpoint_index']}/_doc/other.copy"
 
 
 def test_a_server_with_too_much_to_do_is_asked_again(server_folder: Path) -> None:

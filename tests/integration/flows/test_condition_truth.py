@@ -39,16 +39,9 @@ ROWS = [
     (8, "line\nfeed", "", 8, "2020-01-01 00:00:00", -0.5, "null", b"-- "),
 ]
 CLOCKS = {
-    "NOW",
-    "CURDATE",
-    "CURTIME",
-    "CURRENT_DATE",
-    "CURRENT_TIME",
-    "CURRENT_TIMESTAMP",
-    "UTC_DATE",
-    "UTC_TIME",
+    "NOW", "CURDATE", "CURTIME", "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "UTC_DATE", "UTC_TIME",
     "UTC_TIMESTAMP",
-}
+}  # fmt: skip
 CALLS = sorted(FUNCTIONS - CLOCKS - {"DATE_ADD", "DATE_SUB"})
 
 

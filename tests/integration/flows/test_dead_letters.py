@@ -10,53 +10,16 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LoadError
-from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters
 from sluice.targets.sql import bisect
-from tests.support.pipelines.case import Case, case
-
-TABLE = "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, name VARCHAR(80), paid INT)"
-
-
-def made(tmp_path: Path, source, target, zookeeper, fresh_schema, extra: str = "", target_extra: str = ""):
-    schema = fresh_schema(source, target, options="CHARACTER SET utf8mb4")
-    for server in (source, target):
-        server.execute(TABLE.format(db=schema))
-    return case(tmp_path, source, target, zookeeper, schema, extra=extra, target_extra=target_extra)
+from tests.support.flows.dead_letters import insert, loading_pipeline, log_file, outcomes, source, target
+from tests.support.pipelines.case import Case
 
 
 @pytest.fixture
 def loading(tmp_path: Path, mysql_source, mysql_target, zookeeper, fresh_schema):
-    """A target that refuses long names and keeps them as dead letters."""
-    with made(
-        tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema, target_extra="    on_error: dead_letter"
-    ) as shop:
-        shop.target.execute(f"ALTER TABLE `{shop.schema}`.customers MODIFY name VARCHAR(5)")
-        shop.run_until_head()
+    with loading_pipeline(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as shop:
         yield shop
-
-
-def insert(shop: Case, *rows: tuple[int, str, int]) -> None:
-    values = ", ".join(f"({i}, 'm{i}@x.org', '{name}', {paid})" for i, name, paid in rows)
-    shop.source.execute(f"INSERT INTO `{shop.schema}`.customers VALUES {values}")
-    shop.run_until_head()
-
-
-def source(shop: Case, statement: str) -> None:
-    shop.source.execute(statement.format(t=f"`{shop.schema}`.customers"))
-    shop.run_until_head()
-
-
-def target(shop: Case) -> list[tuple]:
-    return list(shop.target.execute(f"SELECT id, name, paid FROM `{shop.schema}`.customers ORDER BY id"))
-
-
-def log_file(shop: Case) -> str:
-    return str(shop.source.execute("SHOW BINARY LOG STATUS")[0][0])
-
-
-def outcomes(shop: Case, *ids: str) -> list[str]:
-    return [done.outcome for done in replay(shop.runtime(), ids, by="test")]
 
 
 def test_a_poison_row_is_isolated_and_the_rest_is_loaded(loading: Case) -> None:

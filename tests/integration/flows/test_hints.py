@@ -19,66 +19,20 @@ from sluice.cli import all_commands
 from sluice.errors import MappingError, SluiceError
 from sluice.flows.dump.progress import views
 from sluice.flows.run import run
+from tests.support.flows.hints import at_source, commands, does, orders_to_hint_at, stops
 from tests.support.pipelines.case import Case, case
 from tests.support.readers.lakes import Lake
 from tests.support.running.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-ASKS = {"seek", "skip", "rollback", "redeliver"}
-"""Commands that show a plan and ask."""
-
 
 @pytest.fixture
 def shop(
-    tmp_path: Any,
-    mysql_source: Any,
-    mysql_target: Any,
-    zookeeper: Any,
-    fresh_schema: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: Any
 ) -> Iterator[Case]:
-    schema = fresh_schema(mysql_source, mysql_target)
-    for server in (mysql_source, mysql_target):
-        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY, note VARCHAR(40), total INT)")
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
-        made.run_until_head()
-        for name, value in made.environment.items():
-            monkeypatch.setenv(name, value)
+    with orders_to_hint_at(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema, monkeypatch) as made:
         yield made
-
-
-def at_source(made: Case, *statements: str) -> None:
-    """In one session, in the schema."""
-    made.source.execute(f"USE `{made.schema}`", *statements)
-
-
-def stops(made: Case, *words: str) -> SluiceError:
-    """The error that the pipeline stops with, and stops with again."""
-    for _ in range(2):
-        with pytest.raises(SluiceError) as raised:
-            made.run_until_head()
-        for word in words:
-            assert word in raised.value.message, raised.value
-    assert raised.value.hint
-    return raised.value
-
-
-def commands(made: Case, error: SluiceError, **words: str) -> list[list[str]]:
-    """The commands in a hint, with what it leaves to the reader: which pipeline, table, target, batch."""
-    found = re.findall(r"`sluice ([^`]+)`", error.hint or "")
-    assert found, error.hint
-    given = {"PIPELINE": "case", "SCHEMA.TABLE": f"{made.schema}.orders", **words}
-    return [[given.get(word, word) for word in one.split()] for one in found]
-
-
-def does(made: Case, command: list[str]) -> str:
-    """Run it in this process, by the command line's own parser; returns what it printed."""
-    asks = command[0] in ASKS or "--replace" in command or "--repair" in command
-    command = [*command, "--yes"] if asks else command
-    done = CliRunner().invoke(all_commands(), command, env=dict(os.environ))
-    assert done.exit_code == 0, (command, done.output, done.exception)
-    return done.output
 
 
 @contextmanager
@@ -170,34 +124,15 @@ def test_differences_of_json_without_the_value_they_apply_to(shop: Case) -> None
         wait_until(lambda: same(shop), "equal sides")
 
 
-def test_a_table_a_column_and_a_key_that_the_target_lacks(shop: Case) -> None:
-    """The hint ends in a statement for the target."""
-
-    def advised(*words: str) -> None:
-        statement = re.search(r"(?:CREATE|ALTER) TABLE .*?;", str(stops(shop, *words).hint), re.DOTALL)
-        assert statement
-        shop.target.execute(statement[0].rstrip(";"))
-
-    shop.target.execute(f"DROP TABLE `{shop.schema}`.orders")
-    at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
-    advised("has no table")
-    shop.run_until_head()
-    assert same(shop)
-    shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders DROP COLUMN note")
-    at_source(shop, "INSERT INTO orders VALUES (2, 'b', 2)")
-    error = stops(shop, "has no column 'note'")
-    shop.target.execute(str(re.search(r"ALTER TABLE .*?;", str(error.hint), re.DOTALL)[0]).rstrip(";"))  # type: ignore[index]
-    shop.run_until_head()
-    assert not same(shop), "the row from before has no note"
-    [dump] = [one for one in commands(shop, error) if one[0] == "dump"]
-    with going(shop):
-        does(shop, dump)
-        wait_until(lambda: same(shop), "equal sides")
+def test_a_key_that_the_target_lacks(shop: Case) -> None:
+    """The hint ends in a statement for the target; those for a table and a column: load/test_target_mysql.py."""
     shop.target.execute(f"ALTER TABLE `{shop.schema}`.orders DROP PRIMARY KEY")
     at_source(shop, "INSERT INTO orders VALUES (3, 'c', 3)")
-    advised("told apart by")
+    statement = re.search(r"ALTER TABLE .*?;", str(stops(shop, "told apart by").hint), re.DOTALL)
+    assert statement
+    shop.target.execute(statement[0].rstrip(";"))
     shop.run_until_head()
-    assert shop.target.execute(f"SELECT id FROM `{shop.schema}`.orders ORDER BY id") == [(1,), (2,), (3,)]
+    assert same(shop)
 
 
 def test_a_column_that_the_target_lacks_is_added_as_the_source_defines_it(shop: Case) -> None:

@@ -15,41 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from devstack.mysql import MySQLServer
 from sluice.errors import (
     ConfigError,
-    LostPosition,
-    MappingError,
-    PreflightError,
-    SluiceError,
     UnknownEvent,
 )
-from tests.support.pipelines.case import Case, case
-
-TABLES = (
-    """CREATE TABLE `{db}`.customers (
-        id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, email VARCHAR(120) NOT NULL UNIQUE, name VARCHAR(80) NOT NULL,
-        born DATE, balance DECIMAL(14,4) NOT NULL DEFAULT 0, settings JSON, created TIMESTAMP(6) DEFAULT CURRENT_TIMESTAMP(6),
-        level ENUM('new','silver','gold') NOT NULL DEFAULT 'new', flags SET('a','b','c'), seen TIME(3), photo BLOB)""",
-    """CREATE TABLE `{db}`.orders (
-        customer INT UNSIGNED NOT NULL, number INT NOT NULL, total DECIMAL(10,2), note TEXT, active BIT(1), year YEAR,
-        PRIMARY KEY (customer, number), FOREIGN KEY (customer) REFERENCES customers (id) ON UPDATE CASCADE ON DELETE CASCADE)""",
-)
+from tests.support.flows.customers_and_orders import begin, customers_and_orders
+from tests.support.pipelines.case import Case
 
 
 @pytest.fixture
 def shop(tmp_path: Path, mysql_source, mysql_target, zookeeper, fresh_schema):
-    schema = fresh_schema(mysql_source, mysql_target, options="CHARACTER SET utf8mb4")
-    for server in (mysql_source, mysql_target):
-        for table in TABLES:
-            server.execute(table.format(db=schema))
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+    with customers_and_orders(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as made:
         yield made
-
-
-def begin(made: Case) -> None:
-    """Write the first position, so that what follows is captured."""
-    made.run_until_head()
 
 
 def write(server, db: str, seed: int, changes: int, *, stop: threading.Event | None = None) -> None:
@@ -124,24 +101,6 @@ def test_random_changes_arrive(shop: Case) -> None:
     shop.assert_equal()
 
 
-def test_unique_values_that_move_between_rows(shop: Case) -> None:
-    begin(shop)
-    db = shop.schema
-    shop.source.execute(
-        f"INSERT INTO `{db}`.customers (id, email, name) VALUES (1,'a','1'),(2,'b','2'),(3,'c','3')",
-    )
-    shop.run_until_head()
-    shop.source.execute(
-        f"UPDATE `{db}`.customers SET email='tmp' WHERE id=1",
-        f"UPDATE `{db}`.customers SET email='a' WHERE id=2",
-        f"UPDATE `{db}`.customers SET email='b' WHERE id=1",
-        f"DELETE FROM `{db}`.customers WHERE id=3",
-        f"INSERT INTO `{db}`.customers (id, email, name) VALUES (4,'c','4')",
-    )
-    shop.run_until_head()
-    shop.assert_equal()
-
-
 @pytest.mark.promise("E5")
 @pytest.mark.faults
 @pytest.mark.slow
@@ -185,31 +144,6 @@ def test_kill_anywhere_ends_equal(shop: Case) -> None:
         assert state.acks.get("copy").batch == state.cursor().next_batch - 1 >= 1
 
 
-def fails(made: Case, kind: type[SluiceError], *says: str, shell: bool = False) -> str:
-    """The flow raises ``kind``; the command line prints one clear error; the position has not moved; no secret shows.
-
-    ``shell``: the command is a process of its own.
-    """
-    with made.runtime().state() as state:
-        before = state.cursor()
-        acked = state.acks.get("copy")
-    with pytest.raises(kind) as caught:
-        made.run_until_head()
-    for word in says:
-        assert word in str(caught.value)
-    shown = (made.cli_process if shell else made.cli)("run", str(made.path), "--until-head")
-    assert shown.returncode in {1, 75}
-    text = " ".join(shown.stderr.split())
-    assert "Traceback" not in text
-    for word in says:
-        assert word in text
-    with made.runtime().state() as state:
-        assert state.acks.get("copy") == acked
-        if kind in {PreflightError, LostPosition, ConfigError}:
-            assert state.cursor() == before
-    return text
-
-
 def insert(made: Case, number: int) -> None:
     made.source.execute(f"INSERT INTO `{made.schema}`.customers (id, email, name) VALUES ({number}, 'e{number}', 'n')")
 
@@ -221,44 +155,21 @@ def test_a_wrong_password_is_one_clear_error_and_mended_goes_on(shop: Case) -> N
     wrong = json.loads(right)
     wrong["login"], wrong["password"] = "nobody_here", "wr0ng-secret"
     shop.connections["case_source"] = json.dumps(wrong)
-    text = fails(shop, ConfigError, "case_source", "password", shell=True)
-    assert "wr0ng-secret" not in text
+    with shop.runtime().state() as state:
+        before = state.cursor()
+    with pytest.raises(ConfigError, match=r"case_source.*password"):
+        shop.run_until_head()
+    shown = shop.cli_process("run", str(shop.path), "--until-head")
+    assert shown.returncode in {1, 75}
+    assert "case_source" in shown.stderr
+    assert "password" in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert "wr0ng-secret" not in shown.stderr
+    with shop.runtime().state() as state:
+        assert state.cursor() == before
     shop.connections["case_source"] = right
     shop.run_until_head()
     shop.assert_equal()
-
-
-def test_a_target_without_the_column_holds_and_goes_on(shop: Case) -> None:
-    begin(shop)
-    shop.target.execute(f"ALTER TABLE `{shop.schema}`.customers DROP COLUMN flags")
-    insert(shop, 1)
-    fails(shop, MappingError, "flags", f"{shop.schema}.customers", "ALTER TABLE")
-    shop.target.execute(f"ALTER TABLE `{shop.schema}`.customers ADD COLUMN flags SET('a','b','c') AFTER level")
-    shop.run_until_head()
-    shop.assert_equal()
-
-
-@pytest.mark.slow
-def test_a_source_without_row_format_and_a_purged_position(
-    tmp_path: Path, mysql_target, zookeeper, fresh_schema
-) -> None:
-    with MySQLServer(tmp_path / "own", server_id=777) as source:
-        schema = fresh_schema(mysql_target)
-        source.execute(f"CREATE DATABASE `{schema}`")
-        for server in (source, mysql_target):
-            server.execute(TABLES[0].format(db=schema))
-        with case(tmp_path / "case", source, mysql_target, zookeeper, schema) as made:
-            begin(made)
-            source.execute("SET GLOBAL binlog_format = 'STATEMENT'")
-            fails(made, PreflightError, "binlog_format", "ROW")
-            source.execute("SET GLOBAL binlog_format = 'ROW'")
-            insert(made, 1)
-            made.run_until_head()
-            made.assert_equal("customers")
-            source.execute("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
-            logs = source.execute("SHOW BINARY LOGS")
-            source.execute(f"PURGE BINARY LOGS TO '{logs[-1][0]}'")
-            fails(made, LostPosition, logs[-1][0])
 
 
 @pytest.mark.promise("E7")

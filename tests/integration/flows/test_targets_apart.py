@@ -15,50 +15,20 @@ from devstack.mysql import MySQLServer
 from sluice.coordination.quarantine import Quarantined
 from sluice.errors import TargetUnavailable
 from sluice.flows.capture.drain import drain
-from sluice.flows.load.ack import ack
-from sluice.flows.load.isolation import catch_up, deliver
+from sluice.flows.load.isolation import catch_up
 from sluice.flows.load.load import LoadOutcome
-from sluice.flows.runtime import Runtime
-from sluice.flows.transform.merge import merge
 from sluice.operations.retention import prune
 from sluice.sources.mysql.reader.warm_up import compile_kernels
-from tests.support.pipelines.case import Case, case
+from tests.support.flows.two_targets import Two
+from tests.support.pipelines.case import case
 from tests.support.servers.proxy import TcpProxy
 
 
 @dataclass
-class Two:
-    """A pipeline to ``copy`` and ``archive``, which is reached through ``link``."""
+class Linked(Two):
+    """``archive`` is reached through ``link``."""
 
-    case: Case
-    archive: MySQLServer
     link: TcpProxy
-    runtime: Runtime
-
-    def change(self, number: int) -> None:
-        self.case.source.execute(
-            f"INSERT INTO `{self.case.schema}`.t VALUES ({number}, 'n{number}')",
-            f"UPDATE `{self.case.schema}`.t SET note = CONCAT(note, '+')",
-        )
-
-    def run_once(self, name: str) -> dict[str, LoadOutcome | Quarantined]:
-        """What a DAG run does: one batch, both targets."""
-        batch = drain(self.runtime, claim=f"test:here:{name}", idle_wait_s=2).batch
-        assert batch is not None
-        merge(self.runtime, batch)
-        outcomes = {t.name: deliver(self.runtime, t.name, batch) for t in self.runtime.pipeline.targets}
-        for target, outcome in outcomes.items():
-            if isinstance(outcome, LoadOutcome):
-                ack(self.runtime, target, batch)
-        return outcomes
-
-    def acked(self) -> dict[str, int]:
-        with self.runtime.state() as state:
-            found = {t: state.acks.get(t) for t in state.targets}
-        return {t: process.batch if process else 0 for t, process in found.items()}
-
-    def rows(self, server: Any) -> list[Any]:
-        return list(server.execute(f"SELECT * FROM `{self.case.schema}`.t ORDER BY id"))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +45,7 @@ def two(
     archive: MySQLServer,
     zookeeper: Any,
     fresh_schema: Callable[..., str],
-) -> Iterator[Two]:
+) -> Iterator[Linked]:
     compile_kernels()  # compiling the kernels takes longer than this pipeline's ZooKeeper session
     schema = fresh_schema(mysql_source, mysql_target, archive)
     for server in (mysql_source, mysql_target, archive):
@@ -92,10 +62,10 @@ def two(
         made.path.write_text(text + "\n  - {name: archive, type: mysql, connection: case_archive}\n")
         runtime = made.runtime()
         drain(runtime, claim="test:here:begin", idle_wait_s=0.1)
-        yield Two(made, archive, link, runtime)
+        yield Linked(made, archive, runtime, link)
 
 
-def test_a_failing_target_holds_only_itself(two: Two) -> None:
+def test_a_failing_target_holds_only_itself(two: Linked) -> None:
     two.change(1)
     assert all(isinstance(o, LoadOutcome) for o in two.run_once("1").values())
     two.link.refusing = True

@@ -21,13 +21,13 @@ from sluice.targets.kafka.place import Place
 from sluice.targets.rows_in_memory import MemoryReader
 from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new, people
 from tests.support.benches.kafka_bench import KafkaBench
-from tests.support.crashes import kafka_child
+from tests.support.crashes import calls
 from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
 from tests.support.readers import kafka_reading
 from tests.support.running.waiting import wait_until
 
 pytest.importorskip("confluent_kafka")
-children.set_forkserver_preload(["tests.support.crashes.kafka_child", "tests.support.benches.kafka_bench"])
+children.set_forkserver_preload(["tests.support.crashes.calls", "tests.support.benches.kafka_bench"])
 FIRST = [new(n, "a", 0) for n in range(4)]
 SECOND = [changed((n, "a", 0), (n, "b", 1)) for n in range(4)]
 EXPECTED = Counter((n, "b", 1) for n in range(4))
@@ -36,7 +36,7 @@ EXPECTED = Counter((n, "b", 1) for n in range(4))
 @pytest.mark.parametrize("changes", ["latest", "all"])
 def test_killed_at_every_call(kafka: Any, changes: str) -> None:
     """init, begin, each produce, flush, commit, before and after: take over and transaction alike."""
-    calls, point, deaths = [""], 0, 0
+    point, deaths = 0, 0
     step = 1 if os.environ.get("SLUICE_CUTS") == "1" else {"latest": 5, "all": 3}[changes]
     while True:
         bench = KafkaBench(kafka, changes)
@@ -46,10 +46,10 @@ def test_killed_at_every_call(kafka: Any, changes: str) -> None:
         pipe.deliver((table, FIRST))
         bench.kill()
         batch = pipe.given([(table, SECOND)])
-        child, said = start(kafka_child.load, bench, batch, 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
+        child, said = start(calls.kafka, bench, [batch], 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
         child.join(120)
         if child.exitcode == 0:
-            calls, error = said.get()
+            made, error = said.get()
             assert not error
             break
         assert child.exitcode == -signal.SIGKILL
@@ -66,8 +66,8 @@ def test_killed_at_every_call(kafka: Any, changes: str) -> None:
         assert pipe.held == batch.number
         assert not twice_arrived(bench)
         point += step
-    assert deaths == -(-2 * len(calls) // step)
-    assert {"init_transactions", "begin_transaction", "produce", "flush", "commit_transaction"} <= set(calls)
+    assert deaths == -(-2 * len(made) // step)
+    assert {"init_transactions", "begin_transaction", "produce", "flush", "commit_transaction"} <= set(made)
 
 
 @pytest.mark.parametrize("before_rows", [True, False])
@@ -77,7 +77,7 @@ def test_a_table_is_emptied_in_the_transaction_of_its_batch(kafka: Any, before_r
 
     Rows that the statement follows are not sent: they went with it.
     """
-    point, deaths, calls = 0, 0, [""]
+    point, deaths = 0, 0
     after = Counter([(2, "z", 9), (7, "z", 9)] if before_rows else [])
     while True:
         bench = KafkaBench(kafka)
@@ -93,10 +93,10 @@ def test_a_table_is_emptied_in_the_transaction_of_its_batch(kafka: Any, before_r
         )
         rows = [new(2, "z", 9), new(7, "z", 9)] if before_rows else [changed((2, "a", 0), (2, "z", 9)), new(7, "z", 9)]
         batch = pipe.given([(table, rows)], schema_changes=(replace(truncate, before_rows=before_rows),))
-        child, said = start(kafka_child.load, bench, batch, 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
+        child, said = start(calls.kafka, bench, [batch], 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
         child.join(120)
         if child.exitcode == 0:
-            calls, error = said.get()
+            made, error = said.get()
             assert not error
         held = pipe.held
         expected = after if held == batch.number else Counter((n, "a", 0) for n in range(3))
@@ -114,7 +114,7 @@ def test_a_table_is_emptied_in_the_transaction_of_its_batch(kafka: Any, before_r
         assert pipe.held == batch.number
         wait_until(lambda pipe=pipe, table=table: pipe.state(table) == after, "the end of the transaction")
         point += 3
-    assert deaths == -(-2 * len(calls) // 3)
+    assert deaths == -(-2 * len(made) // 3)
     tombstones = [one for one in bench.received() if one.op == "d" and f"/{batch.number}/" in one.id]
     assert sorted(one.before["id"] for one in tombstones if one.before) == [0, 1, 2], (
         "not of a row that is gone already"
@@ -132,16 +132,16 @@ def test_an_old_writer_that_comes_back(kafka: Any, call: str) -> None:
     bench.kill()
     batch = pipe.given([(table, SECOND)])
     number = {"flush": 9, "commit_transaction": 10}[call]  # take over is 5 calls, then init is none, begin, 5 messages
-    child, said = start(kafka_child.load, bench, batch, 2, At(number, False, signal.SIGSTOP))
+    child, said = start(calls.kafka, bench, [batch], 2, At(number, False, signal.SIGSTOP))
     assert stands_still(child)
     pipe.epoch = 3
     assert pipe.checkpoints.take_over(3).batch == 1
     pipe.write(batch)
     pipe.deliver((table, [new(9, "z", 9)]))
     os.kill(child.pid, signal.SIGCONT)
-    calls, error = said.get()
+    made, error = said.get()
     child.join(60)
-    assert error.startswith("Fenced"), (error, calls)
+    assert error.startswith("Fenced"), (error, made)
     assert pipe.state(table) == EXPECTED + Counter([(9, "z", 9)])
     assert pipe.held == 3
     assert not twice_arrived(bench)

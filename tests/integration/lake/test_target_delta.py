@@ -11,8 +11,6 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -29,7 +27,6 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.operations.check import check
 from sluice.operations.deadletters.replay import replay
 from sluice.operations.deadletters.store import letters
 from sluice.orchestration.dags.retention import MaintainTargetsOperator
@@ -45,99 +42,16 @@ from sluice.targets.port import Fence
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from sluice.testing.targets import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
 from tests.support.benches.delta_bench import DeltaBench
-from tests.support.pipelines.case import Case, case
+from tests.support.pipelines.lake_bundles import lake_pipeline
 from tests.support.readers import duckdb_reader
-from tests.support.readers.lakes import Lake
 from tests.support.tables.offsets import committed_at
-from tests.support.values import delta_values, pg_values
-from tests.support.values.boundary_values import BOTH, LENIENT, MYSQL, leniently
+from tests.support.values.boundary_values import leniently
 from tests.support.values.lake_keys import KEYS, values_of
 
 deltalake = pytest.importorskip("deltalake")
 
 
-TYPES = BOTH | MYSQL
-COLUMNS = {"id": "int", "mark": "int", **{name: kind for name, (kind, _) in TYPES.items()}}
 K = ColumnKind
-
-
-@contextmanager
-def pipeline(folder: Path, source: Any, zookeeper: Any, schema: str, *lines: str, **more: Any) -> Iterator[Case]:
-    extra = "\n".join(f"    {line}" for line in lines)
-    lake = Lake(folder / "lake")
-    with case(folder, source, lake, zookeeper, schema, kind="delta", target_extra=extra, **more) as made:
-        yield made
-
-
-def test_every_value_arrives(tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any) -> None:
-    """New rows, rows that change and rows that move; read by delta-rs and by DuckDB."""
-    schema = fresh_schema(mysql_source, options="CHARACTER SET utf8mb4")
-    columns = ", ".join(f"`{name}` {kind}" for name, (kind, _) in TYPES.items())
-    for table in ("k", "v"):
-        leniently(
-            mysql_source, schema, f"CREATE TABLE {table} (id INT PRIMARY KEY, mark INT, {columns}) COLLATE utf8mb4_bin"
-        )
-    options = "options: {zero_dates: 'null', wide_decimals: string}"
-    with pipeline(tmp_path, mysql_source, zookeeper, schema, options) as made:
-        made.make_missing()
-        assert not check(made.runtime()).failed
-        made.run_until_head()
-        count = max(len(values) for _, values in TYPES.values()) + 1
-        lines = []
-        for row in range(count):
-            cells = [values[row % len(values)] if row < count - 1 else "NULL" for _, values in TYPES.values()]
-            lines.append(f"({row + 1}, 0, {', '.join(cells)})")
-        leniently(mysql_source, schema, *(f"INSERT INTO {table} VALUES {', '.join(lines)}" for table in ("k", "v")))
-        made.run_until_head()
-
-        def arrived() -> None:
-            sent = pg_values.rows(mysql_source, f"`{schema}`.k", COLUMNS, mysql=True)
-            for there in (made.target.rows(schema, "k"), made.target.duckdb_rows(schema, "k")):
-                for one, other in zip(sent, delta_values.rows(there, COLUMNS), strict=True):
-                    differ = {name: (a, b) for name, a, b in zip(COLUMNS, one, other, strict=True) if a != b}
-                    assert not differ, f"row {one[0]}: {differ}"
-
-        arrived()
-        every = ", ".join(f"a.`{name}` = b.`{name}`" for name in TYPES)
-        with mysql_source.connect(schema) as connection, connection.cursor() as cursor:
-            cursor.execute(LENIENT)
-            for change in (
-                f"UPDATE k a JOIN v b ON b.id = a.id % {count} + 1 SET {every}, a.mark = 1",
-                f"UPDATE k a JOIN v b ON b.id = (a.id + 3) % {count} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % "
-                "2",
-                "DELETE FROM k WHERE id % 3 = 0",
-            ):
-                cursor.execute(change)
-                made.run_until_head()
-                arrived()
-
-
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: str(key[0].sql_type))
-@pytest.mark.parametrize("second", [False, True], ids=["alone", "of-two"])
-def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, second: bool) -> None:
-    """A key whose bounds in the log are cut, rounded or misread would lose its row from sight, and the row would be
-    doubled.
-    """
-    column, texts = key
-    values = values_of(column, texts)
-    columns = [
-        replace(column, nullable=False),
-        Column("n", K.INT, "int", nullable=not second),
-        Column("v", K.INT, "int"),
-    ]
-    table = TableSchema(TableId("shop", "t"), tuple(columns), ("k", "n") if second else ("k",))
-    bench = DeltaBench(tmp_path)
-    bench.create_table(table)
-    pipe = Pipe(bench)
-    for value in values:  # a file each
-        pipe.deliver((table, [new(value, 1, 0)]))
-    assert len(pipe.state(table)) == len(values)
-    for step in range(3):
-        pipe.deliver((table, [changed((value, 1, step), (value, 1, step + 1)) for value in values]))
-        assert sorted(row[2] for row in pipe.state(table).elements()) == [step + 1] * len(values)
-    for number, value in enumerate(values):
-        pipe.deliver((table, [gone(value, 1, 3)]))
-        assert sum(pipe.state(table).values()) == len(values) - number - 1
 
 
 def test_odd_names_of_tables_and_columns(tmp_path: Path) -> None:
@@ -179,7 +93,7 @@ def test_a_random_history_ends_as_the_source(
     )
     options = f"options: {{partition_by: {{{schema}.a: [part]}}}}"
     chosen = random.Random(3)
-    with pipeline(tmp_path, mysql_source, zookeeper, schema, f"changes: {changes}", options) as made:
+    with lake_pipeline("delta", tmp_path, mysql_source, zookeeper, schema, f"changes: {changes}", options) as made:
         made.make_missing()
         made.run_until_head()
         mysql_source.execute(
@@ -249,7 +163,7 @@ def test_what_it_cannot_hold_is_refused_with_its_key(
 ) -> None:
     schema = fresh_schema(mysql_source)
     mysql_source.execute(f"CREATE TABLE {schema}.odd (id INT PRIMARY KEY, d DATE, at DATETIME)")
-    with pipeline(tmp_path, mysql_source, zookeeper, schema) as made:
+    with lake_pipeline("delta", tmp_path, mysql_source, zookeeper, schema) as made:
         made.make_missing()
         made.run_until_head()
         leniently(mysql_source, schema, "INSERT INTO odd VALUES (1, '2024-02-29', NULL), (7, '0000-00-00', NULL)")
@@ -507,7 +421,7 @@ def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fres
     schema = fresh_schema(mysql_source)
     create = f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT, s VARCHAR(9), e ENUM('a'))"
     mysql_source.execute(create)
-    with pipeline(tmp_path, mysql_source, zookeeper, schema) as made:
+    with lake_pipeline("delta", tmp_path, mysql_source, zookeeper, schema) as made:
         made.make_missing()
         made.run_until_head()
 
@@ -676,7 +590,7 @@ def test_the_sources_ddl_in_a_table_of_changes(
     """Old columns stay for the changes that have them, new ones are made."""
     schema = fresh_schema(mysql_source)
     mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT)")
-    with pipeline(tmp_path, mysql_source, zookeeper, schema, "changes: all") as made:
+    with lake_pipeline("delta", tmp_path, mysql_source, zookeeper, schema, "changes: all") as made:
         made.make_missing()
         made.run_until_head()
         mysql_source.execute(
@@ -838,7 +752,9 @@ def test_the_tables_of_a_pipeline_are_maintained(
     """By the command line, where the mapping says that they are; a target without files is left out."""
     schema = fresh_schema(mysql_source)
     mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY)")
-    with pipeline(tmp_path, mysql_source, zookeeper, schema, "options: {maintenance: {small_files: 2}}") as made:
+    with lake_pipeline(
+        "delta", tmp_path, mysql_source, zookeeper, schema, "options: {maintenance: {small_files: 2}}"
+    ) as made:
         made.make_missing()
         made.run_until_head()
         for number in range(3):

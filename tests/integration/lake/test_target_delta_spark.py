@@ -34,11 +34,11 @@ from tests.support.values.lake_keys import KEYS, values_of
 pytest.importorskip("deltalake")
 
 from tests.support.benches.delta_bench import DeltaBench
-from tests.support.crashes import delta_child
+from tests.support.crashes import calls
 from tests.support.readers.lakes import Lake
 
 children.set_forkserver_preload([
-    "tests.support.crashes.delta_child",
+    "tests.support.crashes.calls",
     "tests.support.benches.delta_bench",
     "sluice.spark.connect",
 ])
@@ -132,25 +132,40 @@ def test_both_writers_make_the_same_table(
     assert rust.protocol() == spark.protocol()
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: str(key[0].sql_type))
-def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, statements: SparkStatements) -> None:
-    """delta-rs wrote the files, whose bounds Spark reads; then the other way round."""
-    column, values = key[0], values_of(*key)
-    table = TableSchema(TableId("shop", "t"), (replace(column, nullable=False), Column("v", K.INT, "int")), ("k",))
+def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, statements: SparkStatements) -> None:
+    """delta-rs wrote the files, whose bounds Spark reads; then the other way round. A table a type, all in each batch:
+    a batch of Spark takes seconds, however few its rows are.
+    """
     bench = DeltaBench(tmp_path, spark=statements)
-    bench.create_table(table)
+    tables: dict[TableSchema, list[Any]] = {}
+    for number, key in enumerate(KEYS):
+        columns = (replace(key[0], nullable=False), Column("v", K.INT, "int"))
+        tables[TableSchema(TableId("shop", f"t{number}"), columns, ("k",))] = values_of(*key)
+    for table in tables:
+        bench.create_table(table)
+
+    def hold(pipe: Pipe, expected: Callable[[list[Any]], list[int]]) -> None:
+        found = {table: sorted(row[1] for row in pipe.state(table).elements()) for table in tables}
+        wrong = {
+            str(table.columns[0].sql_type): found[table]
+            for table, values in tables.items()
+            if found[table] != expected(values)
+        }
+        assert not wrong
+
     rust = Pipe(bench, config={"options": {"execution": "units"}})
-    for value in values:  # a file each
-        rust.deliver((table, [new(value, 0)]))
+    for place in range(max(map(len, tables.values()))):  # a file each
+        rust.deliver(*((table, [new(values[place], 0)]) for table, values in tables.items() if place < len(values)))
+    hold(rust, lambda values: [0] * len(values))
     spark = Pipe(bench, epoch=rust.epoch, batch=rust.batch, seq=rust.seq)
-    spark.deliver((table, [changed((value, 0), (value, 1)) for value in values]))
-    assert sorted(row[1] for row in spark.state(table).elements()) == [1] * len(values)
+    spark.deliver(*((table, [changed((one, 0), (one, 1)) for one in values]) for table, values in tables.items()))
+    hold(spark, lambda values: [1] * len(values))
     rust.batch = spark.batch
-    rust.deliver((table, [changed((value, 1), (value, 2)) for value in values]))
-    assert sorted(row[1] for row in rust.state(table).elements()) == [2] * len(values)
+    rust.deliver(*((table, [changed((one, 1), (one, 2)) for one in values]) for table, values in tables.items()))
+    hold(rust, lambda values: [2] * len(values))
     spark.batch = rust.batch
-    spark.deliver((table, [gone(value, 2) for value in values[1:]]))
-    assert sum(spark.state(table).values()) == 1
+    spark.deliver(*((table, [gone(one, 2) for one in values[1:]]) for table, values in tables.items()))
+    hold(spark, lambda values: [2])
 
 
 def test_both_writers_read_one_note(tmp_path: Path, statements: SparkStatements) -> None:
@@ -257,7 +272,7 @@ def test_killed_at_a_statement(tmp_path: Path, statements: SparkStatements, chan
     rust.deliver((table, FIRST))
     pipe = Pipe(bench, batch=1, seq=rust.seq, epoch=3)
     batch = pipe.given([(table, SECOND)])
-    child, _ = start(delta_child.load_by_spark, bench, [batch], 2, At(0, after, signal.SIGKILL))
+    child, _ = start(calls.delta_by_spark, bench, [batch], 2, At(0, after, signal.SIGKILL))
     child.join(300)
     assert child.exitcode == -signal.SIGKILL
     assert pipe.held == 1

@@ -38,10 +38,10 @@ from deltalake import write_deltalake
 
 from sluice.targets.delta.stored_rows import files_of
 from sluice.targets.delta.target import DeltaTarget
-from tests.support.crashes import delta_child
+from tests.support.crashes import calls
 
 children.set_forkserver_preload([
-    "tests.support.crashes.delta_child",
+    "tests.support.crashes.calls",
     "tests.support.benches.delta_bench",
     "sluice.spark.connect",
 ])
@@ -137,7 +137,7 @@ def test_killed_at_a_statement(bucket: Bucket, changes: str, after: bool) -> Non
     rust.deliver((TABLE, FIRST))
     pipe = Pipe(bench, batch=1, seq=rust.seq, epoch=3)
     batch = pipe.given([(TABLE, SECOND)])
-    child, _ = start(delta_child.load_by_spark, bench, [batch], 2, At(0, after, signal.SIGKILL))
+    child, _ = start(calls.delta_by_spark, bench, [batch], 2, At(0, after, signal.SIGKILL))
     child.join(300)
     assert child.exitcode == -signal.SIGKILL
     assert pipe.held == 1

@@ -9,8 +9,6 @@ import random
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,14 +21,10 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.operations.check import check
 from sluice.targets.rows_in_memory import planned_table
 from sluice.testing.targets import Pipe, changed, gone, new, people
-from tests.support.pipelines.case import Case, case
+from tests.support.pipelines.lake_bundles import lake_pipeline
 from tests.support.readers import duckdb_reader
-from tests.support.values import delta_values, pg_values
-from tests.support.values.boundary_values import BOTH, LENIENT, MYSQL, leniently
-from tests.support.values.lake_keys import KEYS, values_of
 
 pytest.importorskip("pyiceberg")
 
@@ -38,91 +32,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from sluice.targets.iceberg.target import IcebergTarget
 from tests.support.benches.iceberg_bench import IcebergBench
-from tests.support.readers.lakes import IcebergLake
 
-TYPES = BOTH | MYSQL
-COLUMNS = {"id": "int", "mark": "int", **{name: kind for name, (kind, _) in TYPES.items()}}
 K = ColumnKind
-
-
-@contextmanager
-def pipeline(folder: Path, source: Any, zookeeper: Any, schema: str, *lines: str, **more: Any) -> Iterator[Case]:
-    extra = "\n".join(f"    {line}" for line in lines)
-    with case(
-        folder, source, IcebergLake(folder / "lake"), zookeeper, schema, kind="iceberg", target_extra=extra, **more
-    ) as made:
-        yield made
-
-
-def test_every_value_arrives(tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any) -> None:
-    """New rows, rows that change and rows that move; read by pyiceberg, and the files by DuckDB."""
-    schema = fresh_schema(mysql_source, options="CHARACTER SET utf8mb4")
-    columns = ", ".join(f"`{name}` {kind}" for name, (kind, _) in TYPES.items())
-    for table in ("k", "v"):
-        leniently(
-            mysql_source, schema, f"CREATE TABLE {table} (id INT PRIMARY KEY, mark INT, {columns}) COLLATE utf8mb4_bin"
-        )
-    options = "options: {zero_dates: 'null', wide_decimals: string}"
-    with pipeline(tmp_path, mysql_source, zookeeper, schema, options) as made:
-        made.make_missing()
-        assert not check(made.runtime()).failed
-        made.run_until_head()
-        count = max(len(values) for _, values in TYPES.values()) + 1
-        lines = []
-        for row in range(count):
-            cells = [values[row % len(values)] if row < count - 1 else "NULL" for _, values in TYPES.values()]
-            lines.append(f"({row + 1}, 0, {', '.join(cells)})")
-        leniently(mysql_source, schema, *(f"INSERT INTO {table} VALUES {', '.join(lines)}" for table in ("k", "v")))
-        made.run_until_head()
-
-        def arrived() -> None:
-            sent = pg_values.rows(mysql_source, f"`{schema}`.k", COLUMNS, mysql=True)
-            for there in (made.target.rows(schema, "k"), made.target.duckdb_rows(schema, "k")):
-                for one, other in zip(sent, delta_values.rows(there, COLUMNS), strict=True):
-                    differ = {name: (a, b) for name, a, b in zip(COLUMNS, one, other, strict=True) if a != b}
-                    assert not differ, f"row {one[0]}: {differ}"
-
-        arrived()
-        every = ", ".join(f"a.`{name}` = b.`{name}`" for name in TYPES)
-        with mysql_source.connect(schema) as connection, connection.cursor() as cursor:
-            cursor.execute(LENIENT)
-            for change in (
-                f"UPDATE k a JOIN v b ON b.id = a.id % {count} + 1 SET {every}, a.mark = 1",
-                f"UPDATE k a JOIN v b ON b.id = (a.id + 3) % {count} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % "
-                "2",
-                "DELETE FROM k WHERE id % 3 = 0",
-            ):
-                cursor.execute(change)
-                made.run_until_head()
-                arrived()
-
-
-JOINED = frozenset({K.BIGINT, K.DECIMAL, K.VARCHAR, K.DATETIME})
-"""Keys of two columns are found by a join: some types of each way in which values are stored."""
-
-
-@pytest.mark.parametrize(
-    ("key", "second"),
-    [*((key, False) for key in KEYS), *((key, True) for key in KEYS if key[0].kind in JOINED)],
-    ids=lambda value: str(value[0].sql_type) if isinstance(value, tuple) else "of-two" if value else "alone",
-)
-def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, second: bool) -> None:
-    """A key whose bounds are cut, rounded or misread would lose its row from sight, and the row would be doubled."""
-    column, values = key[0], values_of(*key)
-    columns = (column, Column("n", K.INT, "int", nullable=not second), Column("v", K.INT, "int"))
-    table = TableSchema(TableId("shop", "t"), columns, ("k", "n") if second else ("k",))
-    bench = IcebergBench(tmp_path)
-    bench.create_table(table)
-    pipe = Pipe(bench)
-    for value in values:  # a file each
-        pipe.deliver((table, [new(value, 1, 0)]))
-    assert len(pipe.state(table)) == len(values)
-    for step in range(2):
-        pipe.deliver((table, [changed((value, 1, step), (value, 1, step + 1)) for value in values]))
-        assert sorted(row[2] for row in pipe.state(table).elements()) == [step + 1] * len(values)
-    for number, value in enumerate(values):
-        pipe.deliver((table, [gone(value, 1, 2)]))
-        assert sum(pipe.state(table).values()) == len(values) - number - 1
 
 
 @pytest.mark.parametrize(
@@ -147,7 +58,7 @@ def test_a_random_history_with_definitions_that_change(
         "1.50, ADD plain INT",
         3: "ALTER TABLE a DROP COLUMN old, RENAME COLUMN plain TO `the name`, MODIFY v BIGINT, MODIFY d DECIMAL(9,2)",
     }
-    with pipeline(tmp_path, mysql_source, zookeeper, schema, f"changes: {changes}", options) as made:
+    with lake_pipeline("iceberg", tmp_path, mysql_source, zookeeper, schema, f"changes: {changes}", options) as made:
         made.make_missing()
         made.run_until_head()
         mysql_source.execute(f"CREATE TABLE {schema}.b (id INT PRIMARY KEY, v INT)")
@@ -204,7 +115,7 @@ def test_a_column_with_a_default_comes_to_a_table_of_several_files(
     """All files are written anew, with the value in them."""
     schema = fresh_schema(mysql_source)
     mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT)")
-    with pipeline(tmp_path, mysql_source, zookeeper, schema) as made:
+    with lake_pipeline("iceberg", tmp_path, mysql_source, zookeeper, schema) as made:
         made.make_missing()
         made.run_until_head()
         for n in range(3):
@@ -225,7 +136,7 @@ def test_changes_of_definitions_that_stop(tmp_path: Path, mysql_source: Any, zoo
     mysql_source.execute(
         f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {schema}.t VALUES (1, 1)"
     )
-    with pipeline(tmp_path, mysql_source, zookeeper, schema) as made:
+    with lake_pipeline("iceberg", tmp_path, mysql_source, zookeeper, schema) as made:
         made.make_missing()
         made.run_until_head()
         mysql_source.execute(f"INSERT INTO {schema}.t VALUES (2, 2)")

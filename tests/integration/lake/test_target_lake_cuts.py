@@ -28,23 +28,22 @@ pytest.importorskip("pyiceberg")
 from tests.support.benches.delta_bench import DeltaBench
 from tests.support.benches.iceberg_bench import IcebergBench
 from tests.support.benches.lake_bench import LakeBench
-from tests.support.crashes import delta_child, iceberg_child
+from tests.support.crashes import calls as calls_of
 from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
 from tests.support.servers.s3.lake import delta_on, iceberg_on, s3_lake
 from tests.support.servers.s3.server import S3Server
 
 children.set_forkserver_preload([
-    "tests.support.crashes.delta_child",
+    "tests.support.crashes.calls",
     "tests.support.benches.delta_bench",
-    "tests.support.crashes.iceberg_child",
     "tests.support.benches.iceberg_bench",
 ])
 KINDS = {
-    "delta": (DeltaBench, delta_child.load),
-    "iceberg": (IcebergBench, iceberg_child.load),
-    "iceberg-rest": (IcebergBench, iceberg_child.load),
-    "delta-s3": (DeltaBench, delta_child.load),
-    "iceberg-s3": (IcebergBench, iceberg_child.load),
+    "delta": (DeltaBench, calls_of.delta),
+    "iceberg": (IcebergBench, calls_of.iceberg),
+    "iceberg-rest": (IcebergBench, calls_of.iceberg),
+    "delta-s3": (DeltaBench, calls_of.delta),
+    "iceberg-s3": (IcebergBench, calls_of.iceberg),
 }
 IN_FOLDERS = ("delta", "iceberg")
 COMMITS = {

@@ -6,7 +6,6 @@ The twin in memory takes what MongoDB takes; FerretDB is a server, and takes les
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -20,13 +19,18 @@ from bson.datetime_ms import DatetimeMS
 from devstack.mongodb import FerretDBServer
 from sluice.errors import Fenced, LoadError, MappingError, TargetUnavailable
 from sluice.model.column_types import ColumnKind
-from sluice.model.dialects import UNKNOWN
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.mongodb.client import Client
-from sluice.targets.port import Checkpoint, KeyRange, NoFacts, StoredRange
+from sluice.targets.port import Checkpoint, NoFacts
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from sluice.testing.targets import Pipe, _definition, _schema_change, changed, gone, new, people
+from tests.support.benches.by_key import (
+    a_pipeline_that_begins_anew_is_newer,
+    listed_keys_and_whole_tables_are_removed,
+    prepared,
+    way_to_forget_another_pipeline,
+)
 from tests.support.benches.mongodb_bench import FERRETDB, MongoBench
 from tests.support.twins.mongo_twin import MongoTwin
 
@@ -44,14 +48,6 @@ def bench(request: pytest.FixtureRequest) -> MongoBench:
     """A bench on either."""
     found = request.getfixturevalue(request.param)
     return MongoBench("twin", 27017) if request.param == "twin" else MongoBench(found.host, found.port, FERRETDB)
-
-
-def made(bench: MongoBench, table: TableSchema | None = None, **config: Any) -> tuple[TableSchema, Pipe]:
-    table = (
-        replace(table, table=TableId(bench.schema, table.table.table)) if table is not None else people(bench.schema)
-    )
-    bench.create_table(table)
-    return table, Pipe(bench, config=config)
 
 
 def in_part(pipe: Pipe, table: TableSchema, row: tuple[Any, ...], known: int, **more: Any) -> Any:
@@ -72,7 +68,7 @@ def test_rows_that_an_index_refuses_are_left_out_one_by_one(ferretdb: FerretDBSe
     apart.
     """
     bench = MongoBench(ferretdb.host, ferretdb.port, FERRETDB)
-    table, pipe = made(bench, on_error="dead_letter")
+    table, pipe = prepared(bench, on_error="dead_letter")
     index = {"key": {"email": 1}, "name": "own", "unique": True}
     bench.command(bench.schema, {"createIndexes": "people", "indexes": [index]})
     pipe.deliver((table, [new(1, "a", 1)]))
@@ -91,7 +87,7 @@ def test_rows_exchange_values_of_a_unique_index(twin: MongoTwin, on_error: str, 
     FerretDB refuses the whole command for an update that an index refuses.
     """
     bench, twin.stops = MongoBench("twin", 27017), stops
-    table, pipe = made(bench, on_error=on_error)
+    table, pipe = prepared(bench, on_error=on_error)
     pipe.deliver((table, [new(n, "abcdefgh"[n], n) for n in range(8)]))
     twin.unique = ("email",)
     given = [(0, "a", "b"), (1, "b", "a"), (2, "c", "d"), (3, "d", "e"), (4, "e", "c")]
@@ -111,7 +107,7 @@ def test_rows_that_a_validator_refuses_are_left_out_one_by_one(twin: MongoTwin, 
     """Also by a server that carries out nothing after the first one."""
     bench = MongoBench("twin", 27017)
     twin.refuses, twin.stops = lambda document: document.get("email") == "no", stops
-    table, pipe = made(bench, on_error="dead_letter")
+    table, pipe = prepared(bench, on_error="dead_letter")
     kept: list[Any] = []
     rows = [new(n, "no" if n in {2, 3, 5} else "a", n) for n in range(8)]
     pipe.write(pipe.given([(table, rows)]), rejected=lambda part, name, rejected: kept.extend(rejected))
@@ -130,7 +126,7 @@ def test_values_that_no_document_has_are_left_out_one_by_one(bench: MongoBench) 
         Column("j", ColumnKind.JSON, "json"),
     )
     bench.options["types"] = {"decimal": "decimal"}
-    table, pipe = made(bench, TableSchema(TableId("s", "odd"), columns, ("id",)), on_error="dead_letter")
+    table, pipe = prepared(bench, TableSchema(TableId("s", "odd"), columns, ("id",)), on_error="dead_letter")
     kept: list[Any] = []
     rows = [
         new(1, Decimal("1" * 35), None),
@@ -153,7 +149,7 @@ def test_ids_are_texts_where_the_options_say_so(bench: MongoBench) -> None:
         Column("n", ColumnKind.INT, "int"),
     )
     bench.options |= {"ids": "text", "types": {"bigint unsigned": "text"}}
-    table, pipe = made(bench, TableSchema(TableId("s", "large"), columns, ("id",)))
+    table, pipe = prepared(bench, TableSchema(TableId("s", "large"), columns, ("id",)))
     pipe.deliver((table, [new(2**64 - 1, 1), new(7, 1), new(8, 1)]))
     pipe.deliver((table, [changed((2**64 - 1, 1), (2**64 - 1, 2)), gone(8, 1), changed((7, 1), (2**63, 1))]))
     found = {one["_id"]: one.get("n") for one in bench.documents(table)}
@@ -161,7 +157,7 @@ def test_ids_are_texts_where_the_options_say_so(bench: MongoBench) -> None:
 
 
 def test_documents_of_another_program_stop_the_load(bench: MongoBench) -> None:
-    table, pipe = made(bench)
+    table, pipe = prepared(bench)
     pipe.deliver((table, [new(1, "a", 1)]))
     for version in ({"_sluice": Int64(2**62)}, {}):
         theirs = {"q": {"_id": Int64(1)}, "u": {"id": 1, "email": "theirs", "points": 9, **version}}
@@ -173,23 +169,14 @@ def test_documents_of_another_program_stop_the_load(bench: MongoBench) -> None:
 
 
 def test_a_pipeline_that_begins_anew_is_newer_than_it_was(bench: MongoBench) -> None:
-    """Its epochs and batches count from the beginning again; its versions do not."""
-    table, pipe = made(bench)
-    pipe.epoch = 900
-    for number in range(3):
-        pipe.deliver((table, [new(1, f"a{number}", number)]))
-    pipe.checkpoints.forget()
-    time.sleep(1.1)  # a term is a second
-    again = Pipe(bench)
-    again.deliver((table, [new(1, "b", 7)]))
-    assert again.state(table) == Counter([(1, "b", 7)])
+    a_pipeline_that_begins_anew_is_newer(*prepared(bench))
 
 
 def test_a_late_write_of_an_older_loader_brings_no_removed_row_back(
     bench: MongoBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stood still between the check of the checkpoint and its request, while a newer one wrote the row and removed it."""
-    table, pipe = made(bench)
+    table, pipe = prepared(bench)
     batch = pipe.given([(table, [new(9, "old", 9)])])
     pipe.take_over()
     old = pipe.writer(batch)
@@ -216,7 +203,7 @@ def test_a_late_write_of_an_older_loader_brings_no_removed_row_back(
 
 
 def test_what_is_kept_of_removed_rows_goes_after_its_time(bench: MongoBench) -> None:
-    table, pipe = made(bench)
+    table, pipe = prepared(bench)
     pipe.deliver((table, [new(n, "a", n) for n in range(5)]))
     pipe.deliver((table, [gone(1, "a", 1), gone(2, "a", 2), changed((3, "a", 3), (30, "a", 3))]))
     kept = bench.find(bench.schema, "people", {"_sluice_deleted": {"$exists": True}})
@@ -234,7 +221,7 @@ def test_what_is_kept_of_removed_rows_goes_after_its_time(bench: MongoBench) -> 
 
 def test_a_part_of_a_row_changes_its_fields_alone(bench: MongoBench) -> None:
     """The other fields are not read and written again: what the users' own programs keep in the document stays."""
-    table, pipe = made(bench)
+    table, pipe = prepared(bench)
     pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
     own = {"q": {"_id": Int64(1)}, "u": {"$set": {"note": "mine"}}}
     bench.command(bench.schema, {"update": "people", "updates": [own]})
@@ -264,8 +251,8 @@ def test_ids_of_one_column_are_its_value_and_others_are_texts(bench: MongoBench)
         Column("n", ColumnKind.INT, "int", nullable=False),
         Column("v", ColumnKind.INT, "int"),
     )
-    words, pipe = made(bench, TableSchema(TableId("s", "words"), columns, ("a",)))
-    pairs, _ = made(bench, TableSchema(TableId("s", "pairs"), columns, ("a", "n")))
+    words, pipe = prepared(bench, TableSchema(TableId("s", "words"), columns, ("a",)))
+    pairs, _ = prepared(bench, TableSchema(TableId("s", "pairs"), columns, ("a", "n")))
     pipe.deliver((words, [new("x:%", 1, 1)]), (pairs, [new("x:%", 1, 1), new("x", 2, 2)]))
     assert [one["_id"] for one in bench.documents(words)] == ["x:%"]
     assert sorted(one["_id"] for one in bench.documents(pairs)) == ["x%3A%25:1", "x:2"]
@@ -275,22 +262,12 @@ def test_ids_of_one_column_are_its_value_and_others_are_texts(bench: MongoBench)
 
 
 def test_listed_keys_and_whole_tables_are_removed(bench: MongoBench) -> None:
-    table, pipe = made(bench)
-    pipe.deliver((table, [new(n, "a", n) for n in range(6)]))
-    plan = planned_table(table)
-    key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)
-    kept = pa.table({"id": pa.array([3], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
-    item = KeyRange(("id",), listed=pa.table({"id": pa.array([2, 3, 77], pa.int32())}), kept=kept)
-    pipe.write(pipe.given([], reconcile=(StoredRange(key, item, listed=True),)))
-    assert {row[0] for row in pipe.state(table)} == {0, 1, 3, 4, 5}
-    whole = replace(plan, columns=())
-    pipe.write(pipe.given([(table, [new(9, "b", 9)])], reconcile=(StoredRange(whole, KeyRange()),)))
-    assert pipe.state(table) == Counter([(9, "b", 9)])
+    listed_keys_and_whole_tables_are_removed(*prepared(bench))
 
 
 @pytest.mark.parametrize("point", range(8))
 def test_a_rename_goes_on_wherever_it_was_cut(bench: MongoBench, point: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, pipe = made(bench)
+    table, pipe = prepared(bench)
     pipe.deliver((table, [new(1, "a", 1)]))
     before, to = _definition(bench.schema, "people"), TableId(bench.schema, "persons")
     sql = f"RENAME TABLE `{bench.schema}`.`people` TO `{bench.schema}`.`persons`"
@@ -320,7 +297,7 @@ def test_a_rename_goes_on_wherever_it_was_cut(bench: MongoBench, point: int, mon
 
 
 def test_columns_are_added_renamed_and_dropped_in_place(bench: MongoBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, pipe = made(bench)
+    table, pipe = prepared(bench)
     pipe.deliver((table, [new(n, "a", n) for n in range(3)]))
     pipe.deliver((table, [gone(2, "a", 2)]))
     before = _definition(bench.schema, "people")
@@ -405,21 +382,12 @@ def test_two_tables_in_one_collection_are_named(bench: MongoBench) -> None:
 
 
 def test_other_pipelines_at_the_server_are_named(bench: MongoBench) -> None:
-    table, pipe = made(bench)
-    other = Pipe(bench, pipeline="other")
-    other.deliver((table, [new(1, "a", 1)]))
-    reconciler = pipe.target.reconciler()
-    assert reconciler is not None
-    [found] = reconciler.others()
-    assert (found.pipeline, found.tables) == ("other", frozenset({str(table.table)}))
-    assert (
-        found.forget
-        == f'db.getSiblingDB("{bench.options["own_database"]}").checkpoints.deleteOne({{_id: "other.copy"}})'
-    )
+    forget = way_to_forget_another_pipeline(*prepared(bench))
+    assert forget == f'db.getSiblingDB("{bench.options["own_database"]}").checkpoints.deleteOne({{_id: "other.copy"}})'
 
 
 def test_a_checkpoint_that_somebody_edited_stops_the_load(bench: MongoBench) -> None:
-    table, pipe = made(bench)
+    table, pipe = prepared(bench)
     pipe.deliver((table, [new(1, "a", 1)]))
     update = {"q": {"_id": "p.copy"}, "u": {"$set": {"batch": 7}}}
     bench.command(bench.options["own_database"], {"update": "checkpoints", "updates": [update]})
@@ -457,7 +425,7 @@ def test_numbers_beyond_a_long_are_decimals(twin: MongoTwin) -> None:
         Column("id", ColumnKind.BIGINT, "bigint unsigned", unsigned=True, nullable=False),
         Column("v", ColumnKind.INT, "int"),
     )
-    table, pipe = made(bench, TableSchema(TableId("s", "big"), columns, ("id",)))
+    table, pipe = prepared(bench, TableSchema(TableId("s", "big"), columns, ("id",)))
     pipe.deliver((table, [new(2**64 - 1, 1), new(7, 2)]))
     assert {(type(one["_id"]), type(one["id"])) for one in bench.documents(table)} == {
         (Decimal128, Decimal128),
@@ -476,7 +444,7 @@ def test_a_server_that_is_away_is_named() -> None:
 def test_every_change_is_a_document(twin: MongoTwin) -> None:
     """Its id names the change, so that a repeat writes it once more; the row before it is in it, too."""
     bench = MongoBench("twin", 27017, changes="all")
-    table, pipe = made(bench)
+    table, pipe = prepared(bench)
     pipe.deliver((table, [new(1, "a", 1)]))
     batch = pipe.deliver((table, [changed((1, "a", 1), (1, "b", 2)), gone(1, "b", 2)]))
     pipe.epoch += 1

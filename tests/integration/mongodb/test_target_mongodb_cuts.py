@@ -3,99 +3,43 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from pathlib import Path
 
 from devstack.mongodb import FerretDBServer
-from sluice.testing.targets import Pipe, changed, gone, new, people
+from sluice.testing.targets import Pipe, gone, new, people
 from tests.support.benches.mongodb_bench import FERRETDB, MongoBench
-from tests.support.crashes import mongodb_child
+from tests.support.crashes import calls
+from tests.support.crashes.deaths import an_old_writer_comes_back, first_delivered, killed_at_every_call, standing_still
 from tests.support.crashes.killed_servers import Kills, load_while_killed
-from tests.support.crashes.strikes import At, children, stands_still, start
+from tests.support.crashes.strikes import children
 
-children.set_forkserver_preload(["tests.support.crashes.mongodb_child", "tests.support.benches.mongodb_bench"])
-FIRST = [new(n, "a", 0) for n in range(4)]
-SECOND = [changed((0, "a", 0), (7, "b", 1)), gone(1, "a", 0), *(changed((n, "a", 0), (n, "b", 1)) for n in (2, 3))]
-EXPECTED = Counter([(7, "b", 1), (2, "b", 1), (3, "b", 1)])
+children.set_forkserver_preload(["tests.support.crashes.calls", "tests.support.benches.mongodb_bench"])
 
 
-def made(server: FerretDBServer) -> tuple[MongoBench, Pipe]:
-    bench = MongoBench(server.host, server.port, FERRETDB)
-    bench.create_table(people(bench.schema))
-    return bench, Pipe(bench)
+def bench_of(server: FerretDBServer) -> MongoBench:
+    return MongoBench(server.host, server.port, FERRETDB)
 
 
 def test_an_old_writer_that_comes_back_after_its_row_was_removed(ferretdb: FerretDBServer) -> None:
     """It stands still with a command in its hand, while a newer process writes the row and removes it."""
-    bench, pipe = made(ferretdb)
-    table = people(bench.schema)
-    pipe.deliver((table, FIRST))
+    bench = bench_of(ferretdb)
+    table, pipe = first_delivered(bench)
     batch = pipe.given([(table, [new(9, "old", 9)])])
-    child, said = start(mongodb_child.load_counting_rows, bench, batch, 2, At(0, False, signal.SIGSTOP))
-    assert stands_still(child)
-    pipe.epoch = 3
-    pipe.write(batch)
-    pipe.deliver((table, [gone(9, "old", 9)]))
-    os.kill(child.pid, signal.SIGCONT)
-    _, error = said.get()
-    child.join(60)
-    assert error.startswith("Fenced"), error
+    with standing_still(calls.writing_rows_of_mongodb, bench, batch):
+        pipe.epoch = 3
+        pipe.write(batch)
+        pipe.deliver((table, [gone(9, "old", 9)]))
     assert pipe.state(table) == Counter((n, "a", 0) for n in range(4))
     assert pipe.held == 3
 
 
 def test_killed_at_every_command(ferretdb: FerretDBServer) -> None:
-    step = 1 if os.environ.get("SLUICE_CUTS") == "1" else 3
-    point, deaths, calls = 0, 0, [""]
-    while True:
-        bench, pipe = made(ferretdb)
-        table = people(bench.schema)
-        pipe.deliver((table, FIRST))
-        batch = pipe.given([(table, SECOND)])
-        child, said = start(mongodb_child.load, bench, batch, 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
-        child.join(120)
-        if child.exitcode == 0:
-            calls, error = said.get()
-            assert not error
-            break
-        assert child.exitcode == -signal.SIGKILL
-        deaths += 1
-        assert pipe.held < batch.number or pipe.state(table) == EXPECTED, "the checkpoint is ahead of the rows"
-        pipe.epoch = 3
-        if pipe.checkpoints.take_over(3).batch < batch.number:
-            pipe.write(batch)
-        assert pipe.state(table) == EXPECTED
-        assert pipe.held == batch.number
-        point += step
-    assert deaths == -(-2 * len(calls) // step)
+    killed_at_every_call(calls.mongodb, lambda: bench_of(ferretdb), 3)
 
 
 def test_an_old_writer_that_comes_back(ferretdb: FerretDBServer) -> None:
-    """It stands still at each command in turn; a newer one delivers the batch and the next; then the old one goes on and changes nothing."""
-    stopped, call = 0, 0
-    while True:
-        bench, pipe = made(ferretdb)
-        table = people(bench.schema)
-        pipe.deliver((table, FIRST))
-        batch = pipe.given([(table, SECOND)])
-        child, said = start(mongodb_child.load, bench, batch, 2, At(call, False, signal.SIGSTOP))
-        if not stands_still(child):
-            break
-        stopped += 1
-        pipe.epoch = 3
-        again = pipe.checkpoints.take_over(3).batch < batch.number
-        if again:
-            pipe.write(batch)
-        pipe.deliver((table, [new(9, "z", 9), changed((2, "b", 1), (2, "c", 2)), gone(3, "b", 1)]))
-        os.kill(child.pid, signal.SIGCONT)
-        _, error = said.get()
-        child.join(60)
-        assert error.startswith("Fenced") or not again, (error, call)
-        assert pipe.state(table) == Counter([(7, "b", 1), (9, "z", 9), (2, "c", 2)])
-        assert pipe.held == 3
-        call += 1
-    assert stopped >= 3
+    an_old_writer_comes_back(calls.mongodb, lambda: bench_of(ferretdb), 0, 1)
 
 
 def test_the_server_is_killed_in_mid_load(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ A stream has each change once; a queue has each at least once, in order.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,8 +13,16 @@ from typing import Any
 import pytest
 
 from sluice.errors import RetryableError
-from sluice.testing.targets import Pipe, changed, gone, new, people
-from tests.support.crashes.strikes import At, children, stands_still, start, twice_arrived
+from sluice.testing.targets import Pipe, new
+from tests.support.crashes import calls
+from tests.support.crashes.deaths import (
+    EXPECTED,
+    SECOND,
+    an_old_writer_comes_back,
+    first_delivered,
+    killed_at_every_call,
+)
+from tests.support.crashes.strikes import children, twice_arrived
 
 pytest.importorskip("pika")
 pytest.importorskip("rstream")
@@ -25,88 +31,26 @@ from devstack.rabbitmq import RabbitMQServer, find_rabbitmq
 from sluice.targets.rabbitmq.client import AmqpClient
 from sluice.targets.rabbitmq.stream_client import _Publisher
 from tests.support.benches.rabbitmq_bench import RabbitMQBench
-from tests.support.crashes import rabbitmq_child
 
-children.set_forkserver_preload(["tests.support.crashes.rabbitmq_child", "tests.support.benches.rabbitmq_bench"])
+children.set_forkserver_preload(["tests.support.crashes.calls", "tests.support.benches.rabbitmq_bench"])
 STREAMS = {"send_to": "streams", "confirm_window": 2}
-FIRST = [new(n, "a", 0) for n in range(4)]
-SECOND = [changed((0, "a", 0), (7, "b", 1)), gone(1, "a", 0), *(changed((n, "a", 0), (n, "b", 1)) for n in (2, 3))]
-EXPECTED = Counter([(7, "b", 1), (2, "b", 1), (3, "b", 1)])
 
 
 def delivered(server: Any, options: dict[str, Any] = STREAMS) -> tuple[RabbitMQBench, Any, Pipe, Any]:
     """A bench whose first batch is delivered, and the second batch."""
     bench = RabbitMQBench(server, "all", options)
-    table = people(bench.schema)
-    bench.create_table(table)
-    pipe = Pipe(bench)
-    pipe.deliver((table, FIRST))
+    table, pipe = first_delivered(bench)
     return bench, table, pipe, pipe.given([(table, SECOND)])
 
 
 def test_a_loader_that_is_killed_at_every_call(rabbitmq: Any) -> None:
     """Windows of two messages: some deaths are between messages of the batch."""
-    step = 1 if os.environ.get("SLUICE_CUTS") == "1" else 4
-    call, deaths = 0, 0
-    while True:
-        bench, table, pipe, batch = delivered(rabbitmq)
-        child, said = start(rabbitmq_child.load, bench, batch, 2, At(call, False, signal.SIGKILL))
-        child.join(300)
-        if child.exitcode == 0:
-            calls, error = said.get()
-            assert not error
-            break
-        assert child.exitcode == -signal.SIGKILL
-        deaths += 1
-        assert pipe.held < batch.number or pipe.state(table) == EXPECTED, "the checkpoint is ahead of the messages"
-        pipe.epoch = 3
-        if pipe.checkpoints.take_over(3).batch < batch.number:
-            pipe.write(batch)
-        assert pipe.state(table) == EXPECTED
-        assert pipe.held == batch.number
-        assert not twice_arrived(bench)
-        call += step
-    assert deaths == -(-len(calls) // step)
+    killed_at_every_call(calls.rabbitmq, lambda: RabbitMQBench(rabbitmq, "all", STREAMS), 4, sides=1)
 
 
 def test_an_old_loader_that_comes_back(rabbitmq: Any) -> None:
-    """It stands still in mid-batch; a newer one delivers the batch and the next; then the old one publishes the rest,
-    and nothing changes.
-    """
-    stopped, number = 0, 0
-    while True:
-        bench, table, pipe, batch = delivered(rabbitmq)
-        calls = _calls_of_a_load(rabbitmq)
-        frames = [place for place, name in enumerate(calls) if name == "publish"]
-        if number >= len(frames):
-            break
-        child, said = start(rabbitmq_child.load, bench, batch, 2, At(frames[number], False, signal.SIGSTOP))
-        if not stands_still(child):
-            break
-        stopped += 1
-        pipe.epoch = 3
-        again = pipe.checkpoints.take_over(3).batch < batch.number
-        if again:
-            pipe.write(batch)
-        pipe.deliver((table, [new(9, "z", 9), changed((2, "b", 1), (2, "c", 2))]))
-        os.kill(child.pid, signal.SIGCONT)
-        _, error = said.get()
-        child.join(300)
-        assert error.startswith("Fenced") or not again, (error, number)
-        assert pipe.state(table) == EXPECTED - Counter([(2, "b", 1)]) + Counter([(9, "z", 9), (2, "c", 2)])
-        assert pipe.held == 3
-        assert not twice_arrived(bench)
-        number += 1
-    assert stopped >= 3
-
-
-def _calls_of_a_load(server: Any) -> list[str]:
-    bench, _, _, batch = delivered(server)
-    child, said = start(rabbitmq_child.load, bench, batch, 2, At(10_000, False, signal.SIGSTOP))
-    calls, error = said.get()
-    child.join(300)
-    assert not error
-    return list(calls)
+    """It publishes the rest of the batch then, and nothing changes."""
+    an_old_writer_comes_back(calls.frames_of_rabbitmq, lambda: RabbitMQBench(rabbitmq, "all", STREAMS), 0, 1)
 
 
 def test_a_queue_gets_a_batch_again_in_order(rabbitmq: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,15 +105,9 @@ def test_rows_are_as_at_the_source_or_the_load_stops(tmp_path: Path, request: An
         "zero bytes", "more zero bytes", "labels that come", "wider", "longer", "narrower",
     }  # fmt: skip
     never = {
-        "a double with digits",
-        "a float",
-        "zeros in front",
-        "a year",
-        "a label by its number",
-        "a wall time",
-        "a moment",
-        "bytes of a text",
-    }
+        "a double with digits", "a float", "zeros in front", "a year", "a label by its number", "a wall time",
+        "a moment", "bytes of a text",
+    }  # fmt: skip
     assert {name for name in always if not followed[name]} == set()
     assert {name for name in never if followed[name]} == set()
 

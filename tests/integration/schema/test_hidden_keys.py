@@ -48,20 +48,14 @@ HASHED = (
 )
 CHANGES = (
     "INSERT INTO a (id, t, v, b) VALUES (1, 'x', 'y', 'b'), (2, NULL, NULL, NULL)",
-    "INSERT INTO u VALUES (1, 18446744073709551615, 'a'), (2, 5, 'b')",
-    "INSERT INTO n VALUES (1, 'x'), (NULL, 'y')",
+    "INSERT INTO u VALUES (1, 18446744073709551615, 'a'), (2, 5, 'b')", "INSERT INTO n VALUES (1, 'x'), (NULL, 'y')",
     "INSERT INTO m VALUES (1, 18446744073709551615, 'a'), (2, NULL, NULL)",
-    "UPDATE a SET v = 'z', b = NULL WHERE id = 1",
-    "UPDATE u SET DB_ROW_HASH_1 = NULL WHERE id = 2",
-    "UPDATE n SET id = 3 WHERE t = 'y'",
-    "UPDATE m SET n = 7, id = 3 WHERE id = 2",
+    "UPDATE a SET v = 'z', b = NULL WHERE id = 1", "UPDATE u SET DB_ROW_HASH_1 = NULL WHERE id = 2",
+    "UPDATE n SET id = 3 WHERE t = 'y'", "UPDATE m SET n = 7, id = 3 WHERE id = 2",
     "ALTER TABLE a ADD q BIGINT UNSIGNED DEFAULT 5, ADD w INT FIRST",
-    "INSERT INTO a (id, t, v) VALUES (3, 'x3', 'v3')",
-    "UPDATE a SET id = 4 WHERE id = 2",
-    "DELETE FROM a WHERE id = 1",
-    "DELETE FROM u WHERE id = 1",
-    "DELETE FROM n WHERE id = 1",
-)
+    "INSERT INTO a (id, t, v) VALUES (3, 'x3', 'v3')", "UPDATE a SET id = 4 WHERE id = 2",
+    "DELETE FROM a WHERE id = 1", "DELETE FROM u WHERE id = 1", "DELETE FROM n WHERE id = 1",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("start", ["log", "dump"])

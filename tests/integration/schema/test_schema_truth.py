@@ -215,25 +215,12 @@ _LONG = "CREATE TABLE {t} (a VARCHAR(5000) NOT NULL, b INT NOT NULL, c INT NOT N
 _SHORT = "CREATE TABLE {t} (a VARCHAR(10) NOT NULL, b INT NOT NULL, c INT NOT NULL, UNIQUE k (a), UNIQUE u (b))"
 _WRITTEN = "CREATE TABLE {t} (a INT NOT NULL, b INT NOT NULL, UNIQUE k (a) USING HASH, UNIQUE u (b))"
 _CHANGES = [
-    "ADD d INT",
-    "ADD INDEX (c)",
-    "ADD UNIQUE (c)",
-    "ADD UNIQUE (a(10))",
-    "ADD UNIQUE USING HASH (c)",
-    "MODIFY a TEXT NOT NULL",
-    "MODIFY a VARCHAR(20) NOT NULL",
-    "MODIFY a VARCHAR(5000) NOT NULL",
-    "MODIFY a TEXT NOT NULL, ADD INDEX (c)",
-    "MODIFY a TEXT NOT NULL, MODIFY b INT NULL",
-    "MODIFY a TEXT NULL",
-    "MODIFY b BIGINT NULL",
-    "DROP INDEX u",
-    "DROP INDEX k",
-    "DROP INDEX k, ADD UNIQUE k (a)",
-    "RENAME INDEX k TO z",
-    "ADD PRIMARY KEY (c)",
-    "FORCE, ALGORITHM=COPY",
-]
+    "ADD d INT", "ADD INDEX (c)", "ADD UNIQUE (c)", "ADD UNIQUE (a(10))", "ADD UNIQUE USING HASH (c)",
+    "MODIFY a TEXT NOT NULL", "MODIFY a VARCHAR(20) NOT NULL", "MODIFY a VARCHAR(5000) NOT NULL",
+    "MODIFY a TEXT NOT NULL, ADD INDEX (c)", "MODIFY a TEXT NOT NULL, MODIFY b INT NULL", "MODIFY a TEXT NULL",
+    "MODIFY b BIGINT NULL", "DROP INDEX u", "DROP INDEX k", "DROP INDEX k, ADD UNIQUE k (a)", "RENAME INDEX k TO z",
+    "ADD PRIMARY KEY (c)", "FORCE, ALGORITHM=COPY",
+]  # fmt: skip
 _KEYS = [
     "a TEXT NOT NULL, b INT NOT NULL, UNIQUE k (a(10)), UNIQUE h (a), UNIQUE u (b)",
     "a TEXT NOT NULL, b INT NOT NULL, UNIQUE h (a(4000)), UNIQUE u (b)",
@@ -320,18 +307,9 @@ def _logged_keys(server: Any, first: str, last: str) -> dict[TableId, tuple[int,
 
 
 _SIZES = [
-    "VARCHAR(30000)",
-    "VARCHAR(20000)",
-    "VARCHAR(60000)",
-    "VARBINARY(60000)",
-    "TEXT(30000)",
-    "TEXT(100)",
-    "TEXT",
-    "CHAR(9)",
-    "BLOB(30000)",
-    "BLOB",
-    "NVARCHAR(30000)",
-]
+    "VARCHAR(30000)", "VARCHAR(20000)", "VARCHAR(60000)", "VARBINARY(60000)", "TEXT(30000)", "TEXT(100)", "TEXT",
+    "CHAR(9)", "BLOB(30000)", "BLOB", "NVARCHAR(30000)",
+]  # fmt: skip
 _OWN = [
     "",
     " CHARACTER SET utf8mb3",

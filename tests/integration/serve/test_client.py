@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from types import SimpleNamespace
@@ -23,14 +22,8 @@ from sluice.serve.access import Readers
 from sluice.serve.flight import FlightServer
 from sluice.serve.service import Service
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import replayed, serving, shop_case, write
+from tests.support.pipelines.subscribing import replayed, serving, write
 from tests.support.running.waiting import ended, wait_until
-
-
-@pytest.fixture
-def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(tmp_path, (mysql_source, mysql_target, zookeeper), fresh_schema(mysql_source, mysql_target)) as made:
-        yield made
 
 
 def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:

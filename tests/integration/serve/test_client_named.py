@@ -7,7 +7,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -22,12 +21,6 @@ from sluice.coordination.servers import Servers
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.subscribing import replayed, served, serving, shop_case, write
 from tests.support.running.waiting import wait_until
-
-
-@pytest.fixture
-def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(tmp_path, (mysql_source, mysql_target, zookeeper), fresh_schema(mysql_source, mysql_target)) as made:
-        yield made
 
 
 def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:

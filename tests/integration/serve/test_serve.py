@@ -5,10 +5,8 @@ be seen.
 from __future__ import annotations
 
 import ctypes
-import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +16,9 @@ from pyarrow import flight
 from sluice.serve import batch_rows
 from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import Subscriber, replayed, serving, shop_case, write
+from tests.support.pipelines.subscribing import Subscriber, replayed, serving, write
+from tests.support.readers.flight_orders import refused, truth, write_orders
 from tests.support.running.waiting import wait_until
-
-
-@pytest.fixture
-def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(tmp_path, (mysql_source, mysql_target, zookeeper), fresh_schema(mysql_source, mysql_target)) as made:
-        yield made
-
-
-def write_orders(made: Case) -> list[int]:
-    """Batches of changes of every kind."""
-    return [
-        write(made, "INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, NULL)"),
-        write(made, "UPDATE orders SET v = v + 1 WHERE id < 3", "UPDATE orders SET note = 'c' WHERE id = 2"),
-        write(made, "UPDATE orders SET id = 9 WHERE id = 1", "DELETE FROM orders WHERE id = 3",
-            "INSERT INTO orders VALUES (4, 40, 'd')"),
-    ]  # fmt: skip
-
-
-def truth(made: Case, table: str = "orders", columns: str = "id, v, note") -> dict[Any, dict[str, Any]]:
-    names = columns.split(", ")
-    rows = made.source.execute(f"SELECT {columns} FROM {made.schema}.{table}")
-    return {row[0]: dict(zip(names, row, strict=True)) for row in rows}
-
-
-def refused(error: flight.FlightError) -> dict[str, Any]:
-    """What it says for programs."""
-    return json.loads(error.extra_info)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("form", ["changes", "merged"])

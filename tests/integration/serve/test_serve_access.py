@@ -9,29 +9,11 @@ from pathlib import Path
 import pytest
 from pyarrow import flight
 
-from sluice.config.readers import hashed
 from sluice.serve.access import Readers
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.subscribing import Subscriber, bearing, serving
+from tests.support.readers.tokens import SOME, readers_file
 from tests.support.servers.certificates import self_signed
-
-SOME, EVERY, ELSEWHERE = "token-of-some", "token-of-every", "token-of-elsewhere"
-
-
-def readers_file(made: Case, *tokens: str) -> Path:
-    """``SOME`` reads orders, ``EVERY`` all of the pipeline, ``ELSEWHERE`` another pipeline."""
-    may_read = {
-        SOME: f'{{case: ["{made.schema}\\\\.orders"]}}',
-        EVERY: '{case: [".*"]}',
-        ELSEWHERE: '{other: [".*"]}',
-    }
-    lines = [
-        f"  - {{name: {token.replace('-', '_')}, token_sha256: {hashed(token)}, may_read: {may_read[token]}}}"
-        for token in tokens
-    ]
-    path = made.folder / "rules" / "readers.yaml"
-    path.write_text("\n".join(["version: 1", "readers:", *lines, ""]))
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -6,35 +6,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import by_http, documents, replayed_events, shop_case, write
+from tests.support.pipelines.subscribing import by_http, documents, replayed_events, write
+from tests.support.readers.http_orders import truth, write_orders
 
 CHANGES = "/pipelines/case/changes"
-
-
-@pytest.fixture
-def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(tmp_path, (mysql_source, mysql_target, zookeeper), fresh_schema(mysql_source, mysql_target)) as made:
-        yield made
-
-
-def write_orders(made: Case) -> list[int]:
-    return [
-        write(made, "INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, NULL)"),
-        write(made, "UPDATE orders SET v = v + 1 WHERE id < 3", "DELETE FROM orders WHERE id = 3"),
-        write(made, "UPDATE orders SET id = 9 WHERE id = 1", "INSERT INTO orders VALUES (4, 40, 'é \"\\n')"),
-    ]
-
-
-def truth(made: Case, columns: str = "id, v, note") -> dict[Any, dict[str, Any]]:
-    rows = made.source.execute(f"SELECT {columns} FROM {made.schema}.orders")
-    return {row[0]: dict(zip(columns.split(", "), row, strict=True)) for row in rows}
 
 
 def test_documents_replay_to_the_source_although_columns_change(shop: Case) -> None:

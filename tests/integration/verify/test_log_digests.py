@@ -36,9 +36,7 @@ from tests.support.running.waiting import ended, patiently, wait_until
 from tests.support.values.random_values import MODE, create, groups, insert, types_of
 
 ROWS = 60
-PRINTED_BY_THE_SERVER = {"float", "double"}
 NO_CHECKSUM = {"zf", "geo", "pt", "vec"}
-SEVERAL_BYTES = {"gbk", "sjis", "u16", "u16le", "u32", "ucs2", "gb18030"}
 
 
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])

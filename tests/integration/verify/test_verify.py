@@ -24,20 +24,17 @@ from sluice.mysql.range_digest import DigestColumn, digest_sql, row_text
 from sluice.operations.control import pause
 from sluice.operations.verify import units
 from sluice.operations.verify import verify as flow
-from sluice.operations.verify.result import TableResult, VerifyResult
 from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.targets.messages.arrow_messages import stream
 from sluice.targets.mysql import connection as target_connection
 from sluice.targets.postgresql import compare as listing
 from sluice.targets.sql import compare
+from tests.support.flows.verifying import VALUES, at, found, of, rewriting, verified
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import KEYS, Writers, begin, both, delivering, fill
 from tests.support.running.waiting import ended, wait_until
 
 LIVE = "CREATE TABLE live (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))"
-VALUES = """CREATE TABLE vals (id INT PRIMARY KEY, txt VARCHAR(20), pad VARCHAR(20), dbl DOUBLE, flt FLOAT, dec_ DECIMAL(12,4),
-  word VARCHAR(20) CHARACTER SET latin1, doc JSON, at_ TIMESTAMP(6) NULL, raw VARBINARY(10), kind ENUM('a','b','c'),
-  tags SET('x','y','z'), bits BIT(12), long_ LONGTEXT) DEFAULT CHARSET utf8mb4"""
 ROW = (
     "({i}, 'text {i}', 'padded', {i} / 7, {i} / 3, {i} / 9, 'caf\u00e9', '{{\"a\": {i}, \"b\": [1, 2.50]}}', "
     "'2024-03-01 10:00:00.123456' + INTERVAL {i} SECOND, "
@@ -85,46 +82,6 @@ def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Itera
 def settings(made: Case, text: str) -> None:
     made.yaml += f"\n{text}\n"
     made.path.write_text(made.yaml, encoding="utf-8")
-
-
-def at(server: Any, made: Case, *statements: str) -> Any:
-    return server.execute(f"USE `{made.schema}`", *statements)
-
-
-def found(result: VerifyResult | TableResult) -> set[tuple[str, tuple[str, ...], str, tuple[str, ...]]]:
-    """(table, key, kind, columns) of every difference."""
-    tables = result.tables if isinstance(result, VerifyResult) else (result,)
-    return {(t.table.split(".")[1], d.key, d.kind, d.columns) for t in tables for d in t.differences}
-
-
-def of(result: VerifyResult, table: str) -> TableResult:
-    [one] = [one for one in result.tables if one.table.endswith(f".{table}")]
-    return one
-
-
-def verified(made: Case, **asked: Any) -> VerifyResult:
-    return verify(made.runtime(), VerifySpec(most=1000, **asked))
-
-
-@contextmanager
-def rewriting(made: Case, table: str, key: int, column: str = "txt") -> Iterator[None]:
-    """One row is written again and again."""
-    stop = threading.Event()
-
-    def run() -> None:
-        with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
-            number = 0
-            while not stop.wait(0.01):
-                number += 1
-                cursor.execute(f"UPDATE `{table}` SET {column} = %s WHERE id = %s", (f"now {number}", key))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        ended(thread)
 
 
 @pytest.mark.parametrize("way", ["checksums", "rows"])

@@ -16,11 +16,10 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.clickhouse.target import ClickHouseTarget
 from sluice.targets.port import Input, Target
-from sluice.targets.rows_in_memory import planned_table
 from sluice.testing.targets import Bench, Received
+from tests.support.benches.documents import BYTES, make_missing, types_of
 
 _numbers = itertools.count()
-_BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.GEOMETRY, ColumnKind.VECTOR})
 _WHOLE = frozenset({
     ColumnKind.TINYINT,
     ColumnKind.SMALLINT,
@@ -37,7 +36,7 @@ def _read(made: ColumnType, value: str | None, *, document: bool = False) -> Any
     """A value as Python has it, from its text as hexadecimal digits, or from a document."""
     if value is None:
         return None
-    if made.kind in _BYTES:
+    if made.kind in BYTES:
         return b64decode(value) if document else bytes.fromhex(value)
     text = str(value) if document else bytes.fromhex(value).decode()
     if made.kind in _WHOLE:
@@ -71,11 +70,7 @@ class ClickHouseBench(Bench):
         return ClickHouseTarget(given, self.connection, pipeline)
 
     def create_table(self, table: TableSchema) -> None:
-        schema = self.target().schema()
-        assert schema is not None
-        for finding in schema.compare([planned_table(table)]):
-            if finding.absent:
-                schema.apply(finding.statement)
+        make_missing(self, table)
         self.made[str(table.table)] = table
         if not self.appends and "email" in [column.name for column in table.columns]:
             self.server.query(
@@ -89,7 +84,7 @@ class ClickHouseBench(Bench):
         )
 
     def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
-        types = {c.name: p.value_type for c, p in zip(table.columns, planned_table(table).columns, strict=True)}
+        types = types_of(table)
         what = ", ".join(f"hex(CAST(`{name}`, 'Nullable(String)'))" for name in types)
         found = self.select(what, table.table)
         return [tuple(_read(made, value) for made, value in zip(types.values(), row, strict=True)) for row in found]
@@ -106,7 +101,7 @@ class ClickHouseBench(Bench):
     def received(self) -> list[Received]:
         found = []
         for name, table in self.made.items():
-            types = {c.name: p.value_type for c, p in zip(table.columns, planned_table(table).columns, strict=True)}
+            types = types_of(table)
             users = ", ".join(f"hex(CAST(`{column}`, 'Nullable(String)'))" for column in types)
             ordered = f"`{table.table.schema}`.`{table.table.table}` ORDER BY _batch, _seq, _row, _part"
             rows = self.server.query(

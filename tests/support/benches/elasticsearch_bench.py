@@ -20,26 +20,18 @@ from sluice.model.temporal import time_of
 from sluice.targets.elasticsearch.target import ElasticsearchTarget
 from sluice.targets.messages.row_texts import own_type
 from sluice.targets.port import Input, Target
-from sluice.targets.rows_in_memory import planned_table
 from sluice.testing.targets import Bench, Received
+from tests.support.benches.documents import BYTES, DATES, changes_of, make_missing, refusing_above, types_of
 
 _numbers = itertools.count()
-_BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.GEOMETRY, ColumnKind.VECTOR})
 SETTINGS = {"number_of_replicas": 0}
-
-
-_DATES: dict[ColumnKind, Any] = {
-    ColumnKind.DATE: dt.date.fromisoformat,
-    ColumnKind.DATETIME: dt.datetime.fromisoformat,
-    ColumnKind.TIMESTAMP: dt.datetime.fromisoformat,
-}
 
 
 def python_value(made: ColumnType, value: Any) -> Any:
     """A value as Python has it, from a document."""
     if value is None:
         return None
-    if made.kind in _BYTES:
+    if made.kind in BYTES:
         return b64decode(value)
     if made.kind in {ColumnKind.FLOAT, ColumnKind.DOUBLE}:
         return float(value)
@@ -47,19 +39,8 @@ def python_value(made: ColumnType, value: Any) -> Any:
         return time_of(value)
     if made.kind in {ColumnKind.DATETIME, ColumnKind.TIMESTAMP}:
         return dt.datetime.fromisoformat(value)
-    read = _DATES.get(made.kind) or own_type(made).read
+    read = DATES.get(made.kind) or own_type(made).read
     return read(str(value)) if read is not None else value
-
-
-def types_of(table: TableSchema) -> dict[str, ColumnType]:
-    """What the values of each column are."""
-    columns = zip(table.columns, planned_table(table).columns, strict=True)
-    return {column.name: planned.value_type for column, planned in columns}
-
-
-def place_of(document: Any) -> tuple[int, ...]:
-    """The place of a change in the log."""
-    return tuple(document["_change"][name] for name in ("batch", "seq", "row", "part"))
 
 
 class ElasticsearchBench(Bench):
@@ -85,23 +66,14 @@ class ElasticsearchBench(Bench):
         return httpx.request(method, f"{self.server.url}{path}", json=body, timeout=60).json()
 
     def create_table(self, table: TableSchema) -> None:
-        schema = self.target().schema()
-        assert schema is not None
-        for finding in schema.compare([planned_table(table)]):
-            if finding.absent:
-                schema.apply(finding.statement)
+        make_missing(self, table)
         self.made[str(table.table)] = table
 
     def received(self) -> list[Received]:
-        found = []
+        found: list[Received] = []
         for name, table in self.made.items():
-            types = types_of(table)
-            held = self.documents(f"{name}*")
-            for one in sorted(held, key=lambda one: place_of(one["_source"])):
-                row, about, before = one["_source"], one["_source"]["_change"], one["_source"]["_before"]
-                image = {column: python_value(made, row[column]) for column, made in types.items()}
-                was = before and {column: python_value(made, before[column]) for column, made in types.items()}
-                found.append(Received(one["_id"], name, about["op"], was, None if about["op"] == "d" else image))
+            held = [(one["_id"], one["_source"]) for one in self.documents(f"{name}*")]
+            found += changes_of(table, held, python_value)
         return found
 
     def documents(self, index: str) -> list[dict[str, Any]]:
@@ -121,9 +93,5 @@ class ElasticsearchBench(Bench):
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        kept = dict(self.options)
-        self.options["max_document_bytes"] = 80
-        try:
+        with refusing_above(self, "max_document_bytes", 80):
             yield
-        finally:
-            self.options = kept

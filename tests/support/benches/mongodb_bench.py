@@ -20,21 +20,13 @@ from sluice.model.tables import TableId, TableSchema
 from sluice.targets.messages.row_texts import own_type
 from sluice.targets.mongodb.target import MongoTarget
 from sluice.targets.port import Input, Target
-from sluice.targets.rows_in_memory import planned_table
 from sluice.testing.targets import Bench, Received
-from tests.support.benches.elasticsearch_bench import place_of, types_of
+from tests.support.benches.documents import DATES, changes_of, make_missing, refusing_above, types_of
 
 _numbers = itertools.count()
 _AS_STORED: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 FERRETDB: Mapping[str, Any] = {"bulk_rows": 20, "types": {"decimal": "text", "bigint unsigned": "text"}}
 """It loses the connection at a Decimal128, and never answers to a command with many updates."""
-
-
-_DATES: dict[ColumnKind, Any] = {
-    ColumnKind.DATE: dt.date.fromisoformat,
-    ColumnKind.DATETIME: dt.datetime.fromisoformat,
-    ColumnKind.TIMESTAMP: dt.datetime.fromisoformat,
-}
 
 
 def python_value(made: ColumnType, value: Any) -> Any:
@@ -45,7 +37,7 @@ def python_value(made: ColumnType, value: Any) -> Any:
     if isinstance(value, DatetimeMS):
         at = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=int(value))
         return at.date() if made.kind is ColumnKind.DATE else at
-    read = _DATES.get(made.kind) or own_type(made).read
+    read = DATES.get(made.kind) or own_type(made).read
     if isinstance(value, str) and read is not None:
         return read(value)
     return int(value) if isinstance(value, int) else value
@@ -83,22 +75,14 @@ class MongoBench(Bench):
                 return list(found)
 
     def create_table(self, table: TableSchema) -> None:
-        schema = self.target().schema()
-        assert schema is not None
-        for finding in schema.compare([planned_table(table)]):
-            if finding.absent:
-                schema.apply(finding.statement)
+        make_missing(self, table)
         self.made[str(table.table)] = table
 
     def received(self) -> list[Received]:
-        found = []
-        for name, table in self.made.items():
-            types = types_of(table)
-            for one in sorted(self.find(table.table.schema, table.table.table), key=place_of):
-                about, before = one["_change"], one["_before"]
-                image = {column: python_value(made, one[column]) for column, made in types.items()}
-                was = before and {column: python_value(made, before[column]) for column, made in types.items()}
-                found.append(Received(one["_id"], name, about["op"], was, None if about["op"] == "d" else image))
+        found: list[Received] = []
+        for table in self.made.values():
+            held = [(one["_id"], one) for one in self.find(table.table.schema, table.table.table)]
+            found += changes_of(table, held, python_value)
         return found
 
     def documents(self, table: TableSchema) -> list[dict[str, Any]]:
@@ -116,9 +100,5 @@ class MongoBench(Bench):
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        kept = dict(self.options)
-        self.options["max_document_bytes"] = 100
-        try:
+        with refusing_above(self, "max_document_bytes", 100):
             yield
-        finally:
-            self.options = kept

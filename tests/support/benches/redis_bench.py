@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 import json
 import os
@@ -19,31 +18,23 @@ from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.messages.row_texts import own_type
 from sluice.targets.port import Input, Target
 from sluice.targets.redis.target import RedisTarget
-from sluice.targets.rows_in_memory import planned_table
 from sluice.testing.targets import Bench, Received
+from tests.support.benches.documents import BYTES, DATES, make_missing, refusing_above, types_of
 from tests.support.readers.debezium_values import python_row
 
 _numbers = itertools.count()
-_BYTES = frozenset({ColumnKind.BINARY, ColumnKind.VARBINARY, ColumnKind.BLOB, ColumnKind.GEOMETRY, ColumnKind.VECTOR})
-
-
-_DATES: dict[ColumnKind, Any] = {
-    ColumnKind.DATE: dt.date.fromisoformat,
-    ColumnKind.DATETIME: dt.datetime.fromisoformat,
-    ColumnKind.TIMESTAMP: dt.datetime.fromisoformat,
-}
 
 
 def python_value(made: ColumnType, value: Any) -> Any:
     """A value as Python has it, from the text of a field, or from the value of a JSON object."""
     if value is None:
         return None
-    if made.kind in _BYTES:
+    if made.kind in BYTES:
         return value if isinstance(value, bytes) else b64decode(value)
     text = value.decode() if isinstance(value, bytes) else value
     if made.kind in {ColumnKind.FLOAT, ColumnKind.DOUBLE}:
         return float(text)
-    read = _DATES.get(made.kind) or own_type(made).read
+    read = DATES.get(made.kind) or own_type(made).read
     return read(text) if read is not None else text
 
 
@@ -74,17 +65,10 @@ class RedisBench(Bench):
         self.types[str(table.table)] = {column.name: column.sql_type for column in table.columns}
         if self.appends:
             return
-        schema = self.target().schema()
-        assert schema is not None
-        for finding in schema.compare([planned_table(table)]):
-            if finding.absent:
-                schema.apply(finding.statement)
+        make_missing(self, table)
 
     def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
-        types = {
-            column.name: planned.value_type
-            for column, planned in zip(table.columns, planned_table(table).columns, strict=True)
-        }
+        types = types_of(table)
         with self.client as client:
             found = []
             for key in sorted(client.scan_iter(f"{table.table}:*", count=1_000)):
@@ -117,12 +101,8 @@ class RedisBench(Bench):
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        kept = dict(self.options)
-        self.options["max_row_bytes"] = 140
-        try:
+        with refusing_above(self, "max_row_bytes", 140):
             yield
-        finally:
-            self.options = kept
 
     def stored(self, column: Column, value: Any) -> Any:
         return value

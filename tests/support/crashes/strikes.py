@@ -16,10 +16,15 @@ from sluice.errors import SluiceError
 children = multiprocessing.get_context("forkserver")
 
 
-def start(load: Callable[..., None], *args: Any) -> tuple[Any, Any]:
-    """A process that does ``load(*args, said)``, and the queue ``said``."""
+def start(
+    watch: Callable[[At], None], bench: Any, batches: Iterable[Any], epoch: int, at: At | None
+) -> tuple[Any, Any]:
+    """A process that delivers batches, and the queue on which it says what it did.
+
+    ``watch``: what counts as a call (:mod:`tests.support.crashes.calls`). ``at``: None: nothing is struck.
+    """
     said = children.SimpleQueue()
-    child = children.Process(target=load, args=(*args, said))
+    child = children.Process(target=_deliver, args=(watch, bench, batches, epoch, at, said))
     child.start()
     return child, said
 
@@ -67,11 +72,15 @@ class At:
         return watched
 
 
-def deliver(bench: Any, batches: Iterable[Any], epoch: int, at: At | None, said: Any) -> None:
+def _deliver(
+    watch: Callable[[At], None], bench: Any, batches: Iterable[Any], epoch: int, at: At | None, said: Any
+) -> None:
     """Take over, write what is not there yet, commit; ``said`` gets the calls and the error, and "begun" first where
     nothing is struck.
     """
     error = ""
+    if at is not None:
+        watch(at)
     try:
         target = bench.target()
         reached = target.checkpoints.take_over(epoch).batch

@@ -34,18 +34,9 @@ README = "README.md"
 _SHORT = ("Target", "Guarantee", "Deletes and verify", "Tested with")
 """The columns of README.md: more are wider than a page."""
 _HEADINGS = (
-    "Target",
-    "Inputs",
-    "Guarantee",
-    "Order that is kept",
-    "DDL that is followed",
-    "Deletes",
-    "Partial rows",
-    "Verify",
-    "Tested with",
-    "Measured here",
-    "Beside it",
-)
+    "Target", "Inputs", "Guarantee", "Order that is kept", "DDL that is followed", "Deletes", "Partial rows", "Verify",
+    "Tested with", "Measured here", "Beside it",
+)  # fmt: skip
 _INPUTS = {Input.MERGED: "newest row of each key", Input.CHANGES: "every change"}
 _GUARANTEES = {
     Guarantee.TRANSACTIONAL: "exactly once: rows and checkpoint commit together",

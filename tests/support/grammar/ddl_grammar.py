@@ -32,47 +32,13 @@ _TABLE_NAMES = (
     "t-1", "t@x", "like", "comment", "$t", "it's",
 )  # fmt: skip
 _WORDS = (
-    "a",
-    "b",
-    "ab",
-    "A",
-    "B",
-    "zz",
-    "",
-    "x y",
-    "q'q",
-    'd"d',
-    "b\\c",
-    "é",
-    "ß",
-    "ж",
-    "鉄",
-    "€",
-    "a  ",
-    "%_",
-    "n\\n",
-    "#",
-    "-- ",
-    "/*",
-    "`",
-)
+    "a", "b", "ab", "A", "B", "zz", "", "x y", "q'q", 'd"d', "b\\c", "é", "ß", "ж", "鉄", "€", "a  ", "%_", "n\\n", "#",
+    "-- ", "/*", "`",
+)  # fmt: skip
 _CHARSETS = (
-    "utf8mb4",
-    "utf8mb3",
-    "latin1",
-    "latin2",
-    "cp1251",
-    "ascii",
-    "sjis",
-    "gbk",
-    "binary",
-    "ucs2",
-    "utf16",
-    "koi8r",
-    "big5",
-    "utf32",
-    "utf8",
-)
+    "utf8mb4", "utf8mb3", "latin1", "latin2", "cp1251", "ascii", "sjis", "gbk", "binary", "ucs2", "utf16", "koi8r",
+    "big5", "utf32", "utf8",
+)  # fmt: skip
 _COLLATIONS = (
     "utf8mb4_bin", "utf8mb4_general_ci", "latin1_german1_ci", "latin1_bin", "utf8mb3_general_ci", "utf8_bin", "binary",
     "ucs2_bin", "sjis_bin",
@@ -88,21 +54,9 @@ _HEX_LABELS = {
     "utf32": ("0x00000063", "0x0001F600"),
 }  # fmt: skip
 _INTEGERS = (
-    "TINYINT",
-    "SMALLINT",
-    "MEDIUMINT",
-    "INT",
-    "INTEGER",
-    "BIGINT",
-    "INT1",
-    "INT2",
-    "INT3",
-    "INT4",
-    "INT8",
-    "MIDDLEINT",
-    "BOOL",
-    "BOOLEAN",
-)
+    "TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "INT1", "INT2", "INT3", "INT4", "INT8",
+    "MIDDLEINT", "BOOL", "BOOLEAN",
+)  # fmt: skip
 _TEXTS = ("TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT")
 _BLOBS = ("TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB")
 MODES = (
@@ -210,17 +164,9 @@ class Grammar:
             return words, "number"
         if kind < 0.32:
             word = self.one([
-                "DECIMAL",
-                "NUMERIC",
-                "DEC",
-                "FIXED",
-                "FLOAT",
-                "DOUBLE",
-                "DOUBLE PRECISION",
-                "REAL",
-                "FLOAT4",
+                "DECIMAL", "NUMERIC", "DEC", "FIXED", "FLOAT", "DOUBLE", "DOUBLE PRECISION", "REAL", "FLOAT4",
                 "FLOAT8",
-            ])
+            ])  # fmt: skip
             exact = word in {"DECIMAL", "NUMERIC", "DEC", "FIXED"}
             words = word.split()
             how = self.choose.random()
@@ -816,18 +762,9 @@ class Grammar:
 
 _DIGITS_FIRST = re.compile(r"[0-9][0-9A-Za-z_]*")
 _SPACES = (
-    "\n",
-    "\t",
-    "  ",
-    " /* c, ' */ ",
-    "\n-- it's\n",
-    " # `x\n",
-    " /*!*/ ",
-    "/**/ ",
-    " /*!99999 , never ( */ ",
-    "\r\n",
+    "\n", "\t", "  ", " /* c, ' */ ", "\n-- it's\n", " # `x\n", " /*!*/ ", "/**/ ", " /*!99999 , never ( */ ", "\r\n",
     " --\t'\n",
-)
+)  # fmt: skip
 _RESERVED = {"select", "key", "order", "like", "replace", "temporary2", "ignore", "period2"}
 
 

@@ -1,5 +1,5 @@
-"""A pipeline in memory whose batches wait for a target of lake tables (``commit_every``), and one whose batches do
-not.
+"""Pipelines to lake tables: from a server; and from memory, whose batches wait for the lake (``commit_every``), beside one
+whose batches do not.
 """
 
 from __future__ import annotations
@@ -19,11 +19,22 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.targets.memory.store import forget_store, memory_store
 from sluice.targets.rows_in_memory import planned_table
+from tests.support.pipelines.case import Case, case
 from tests.support.readers.lakes import IcebergLake, Lake
 from tests.support.twins.serverless import Serverless, serverless
 
 LAKES: dict[str, Any] = {"delta": Lake, "iceberg": IcebergLake}
 _claims = itertools.count(1)
+
+
+@contextmanager
+def lake_pipeline(
+    kind: str, folder: Path, source: Any, zookeeper: Any, schema: str, *lines: str, **more: Any
+) -> Iterator[Case]:
+    """A pipeline from a server to tables of a lake. ``lines``: of the target in its file."""
+    lake, extra = LAKES[kind](folder / "lake"), "\n".join(f"    {line}" for line in lines)
+    with case(folder, source, lake, zookeeper, schema, kind=kind, target_extra=extra, **more) as made:
+        yield made
 
 
 @dataclass

@@ -48,6 +48,14 @@ A killed server loses nothing by it; only a dead machine would.
 """
 
 
+def or_skip(what: str, find: Callable[..., Any], *arguments: Any) -> Any:
+    """What is found. Skips what needs it where it cannot be fetched."""
+    try:
+        return find(*arguments)
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no {what}: {error}")
+
+
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:
     """A temporary folder for the session's servers; removed at the end."""
@@ -167,10 +175,7 @@ def zookeeper(server_folder: Path) -> Iterator[ZooKeeperServer]:
 def kafka(server_folder: Path) -> Iterator[KafkaServer]:
     """One Kafka broker; connection id ``test_kafka``. Skips what needs it where its jars cannot be fetched."""
     pytest.importorskip("confluent_kafka")
-    try:
-        find_kafka()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no Kafka broker: {error}")
+    or_skip("Kafka broker", find_kafka)
     server = KafkaServer(server_folder / "kafka", users={"sluice": "s3cret-of-the-broker"}).start()
     os.environ["AIRFLOW_CONN_TEST_KAFKA"] = server.connection_json()
     yield server
@@ -183,10 +188,7 @@ def redis_server(server_folder: Path) -> Iterator[RedisServer]:
     pytest.importorskip("redis", reason="redis is not installed: make venv")
     from devstack import redis
 
-    try:
-        program = redis.find_redis()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no Redis: {error}")
+    program = or_skip("Redis", redis.find_redis)
     server = redis.RedisServer(server_folder / "redis", program=program, password="s3cret-of-the-suite")
     with server:
         os.environ["AIRFLOW_CONN_TEST_REDIS"] = server.connection_json()
@@ -196,10 +198,7 @@ def redis_server(server_folder: Path) -> Iterator[RedisServer]:
 @pytest.fixture(scope="session")
 def clickhouse(server_folder: Path) -> Iterator[ClickHouseServer]:
     """ClickHouse's engine; connection id ``test_clickhouse``. Skips what needs it where the engine cannot be installed."""
-    try:
-        find_clickhouse()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no ClickHouse: {error}")
+    or_skip("ClickHouse", find_clickhouse)
     server = ClickHouseServer(server_folder / "clickhouse").start()
     os.environ["AIRFLOW_CONN_TEST_CLICKHOUSE"] = server.connection_json()
     yield server
@@ -207,10 +206,7 @@ def clickhouse(server_folder: Path) -> Iterator[ClickHouseServer]:
 
 
 def _search_server(server_folder: Path, kind: str) -> Iterator[SearchServer]:
-    try:
-        find_search(kind)
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no {kind}: {error}")
+    or_skip(kind, find_search, kind)
     server = SearchServer(server_folder / kind, kind, kind=kind).start()
     os.environ[f"AIRFLOW_CONN_TEST_{kind.upper()}"] = server.connection_json()
     yield server
@@ -235,10 +231,7 @@ def ferretdb(server_folder: Path) -> Iterator[FerretDBServer]:
     pytest.importorskip("pymongo", reason="pymongo is not installed: make venv")
     from devstack import mongodb
 
-    try:
-        mongodb.find_ferretdb()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no FerretDB: {error}")
+    or_skip("FerretDB", mongodb.find_ferretdb)
     with mongodb.FerretDBServer(server_folder / "ferretdb") as server:
         os.environ["AIRFLOW_CONN_TEST_FERRETDB"] = server.connection_json()
         yield server
@@ -275,10 +268,7 @@ def rabbitmq(server_folder: Path) -> Iterator[RabbitMQServer]:
         pytest.importorskip(name, reason=f"{name} is not installed: make venv")
     from devstack import rabbitmq
 
-    try:
-        program = rabbitmq.find_rabbitmq()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no RabbitMQ: {error}")
+    program = or_skip("RabbitMQ", rabbitmq.find_rabbitmq)
     server = rabbitmq.RabbitMQServer(server_folder / "rabbitmq", program=program, password="s3cret-of-the-suite")
     with server:
         os.environ["AIRFLOW_CONN_TEST_RABBITMQ"] = server.connection_json()
@@ -289,10 +279,7 @@ def rabbitmq(server_folder: Path) -> Iterator[RabbitMQServer]:
 def schema_registry(server_folder: Path) -> Iterator[RegistryServer]:
     """A schema registry with Confluent's API. Skips what needs it where it cannot be fetched."""
     pytest.importorskip("fastavro")
-    try:
-        find_registry()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no schema registry: {error}")
+    or_skip("schema registry", find_registry)
     server = RegistryServer(server_folder / "registry").start()
     yield server
     server.kill()
@@ -302,10 +289,7 @@ def schema_registry(server_folder: Path) -> Iterator[RegistryServer]:
 def iceberg_rest(server_folder: Path) -> Iterator[RestCatalogServer]:
     """A REST catalog of Iceberg tables. Skips what needs it where it cannot be fetched."""
     pytest.importorskip("pyiceberg")
-    try:
-        find_rest_catalog()
-    except (FetchFailed, ConfigError) as error:
-        pytest.skip(f"there is no REST catalog of Iceberg: {error}")
+    or_skip("REST catalog of Iceberg", find_rest_catalog)
     server = RestCatalogServer(server_folder / "iceberg-rest").start()
     yield server
     server.kill()

@@ -5,7 +5,7 @@ target.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +186,6 @@ def with_buckets(schema: TableSchema, table: pa.Table) -> pa.Table:
 def checksum(server: Any, table: str) -> int:
     """``CHECKSUM TABLE``."""
     return int(server.execute(f"CHECKSUM TABLE {table}")[0][1])
-
-
-Maker = Callable[..., Delivery]
 
 
 def one_row(number: int) -> tuple[TableSchema, pa.Table]:

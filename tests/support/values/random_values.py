@@ -14,25 +14,8 @@ from typing import Any
 from devstack.mariadb import MariaDBServer
 
 SPELLINGS = [
-    "a",
-    "A",
-    "á",
-    "Á",
-    "a ",
-    "A  ",
-    "ß",
-    "ss",
-    "SS",
-    "b",
-    "B ",
-    "ö",
-    "o",
-    "Ö",
-    "\u3042",
-    "\u30a2",
-    "e\u0301",
-    "é",
-]
+    "a", "A", "á", "Á", "a ", "A  ", "ß", "ss", "SS", "b", "B ", "ö", "o", "Ö", "\u3042", "\u30a2", "e\u0301", "é",
+]  # fmt: skip
 """Words of which collations hold some for equal."""
 
 ROWS = int(os.environ.get("SLUICE_TEST_VALUES", "80"))
@@ -75,16 +58,9 @@ def binary(length: int):
 
 def date(r: random.Random) -> str:
     special = [
-        "0000-00-00",
-        "2024-00-00",
-        "2024-05-00",
-        "0000-05-07",
-        "2023-02-29",
-        "1000-01-01",
-        "9999-12-31",
-        "0001-01-01",
+        "0000-00-00", "2024-00-00", "2024-05-00", "0000-05-07", "2023-02-29", "1000-01-01", "9999-12-31", "0001-01-01",
         "1969-12-31",
-    ]
+    ]  # fmt: skip
     day = dt.date.fromordinal(r.randint(1, 3652059))
     return f"'{r.choice([*special, day, day, day])}'"
 
@@ -133,15 +109,8 @@ def json_value(r: random.Random) -> str:
 def inet6(r: random.Random) -> str:
     groups = [r.choice([0, 0, 0xFFFF, r.randrange(2**16)]) for _ in range(8)]
     special = [
-        "::",
-        "::1",
-        "::ffff:1.2.3.4",
-        "::1.2.3.4",
-        "2001:db8::ff00:42:8329",
-        "64:ff9b::102:304",
-        "1::",
-        "0:0:1::",
-    ]
+        "::", "::1", "::ffff:1.2.3.4", "::1.2.3.4", "2001:db8::ff00:42:8329", "64:ff9b::102:304", "1::", "0:0:1::",
+    ]  # fmt: skip
     return f"'{r.choice([*special, *[str(ipaddress.IPv6Address(b''.join(g.to_bytes(2) for g in groups)))] * 9])}'"
 
 

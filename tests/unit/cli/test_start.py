@@ -15,18 +15,9 @@ from sluice.cli import all_commands
 from sluice.cli.command_list import COMMANDS
 
 HEAVY = (
-    "pyarrow",
-    "numpy",
-    "numba",
-    "duckdb",
-    "pymysql",
-    "kazoo",
-    "structlog",
-    "sluice.flows",
-    "sluice.config.pipeline",
-    "markdown_it",
-    "pygments",
-)
+    "pyarrow", "numpy", "numba", "duckdb", "pymysql", "kazoo", "structlog", "sluice.flows", "sluice.config.pipeline",
+    "markdown_it", "pygments",
+)  # fmt: skip
 LOOK = """
 import sys
 sys.argv = ["sluice", *sys.argv[1:]]

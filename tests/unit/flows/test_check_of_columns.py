@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.pipelines.case import Case, case
-
-PEOPLE = """CREATE TABLE `{db}`.people (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, email VARCHAR(120) NOT NULL, born DATETIME(6),
-  balance DECIMAL(14,4) NOT NULL DEFAULT 7, name VARCHAR(40) COLLATE utf8mb4_bin, twice INT AS (balance * 2) STORED, UNIQUE KEY (email))"""
-HEAP = "CREATE TABLE `{db}`.heap (a INT, b TEXT)"
+from tests.support.flows.checks import HEAP, PEOPLE, lines, people_and_heap, report
+from tests.support.pipelines.case import Case
 
 
 @pytest.fixture
 def shop(tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Any) -> Any:
-    schema = fresh_schema(twin_source, twin_target, options="CHARACTER SET utf8mb4")
-    twin_source.execute(PEOPLE.format(db=schema), HEAP.format(db=schema))
-    with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema) as made:
+    with people_and_heap(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) as made:
         yield made
-
-
-def report(made: Case, *arguments: str, code: int = 0) -> Any:
-    done = made.cli("check", str(made.path), "--json", *arguments)
-    assert done.returncode == code, done.stdout + done.stderr
-    return json.loads(done.stdout)
-
-
-def lines(said: Any, severity: str) -> list[tuple[str, str, str]]:
-    return [
-        (f["value"], f["why"], f["fix"])
-        for f in said["findings"]
-        if f["severity"] == severity and f["setting"] == "table"
-    ]
 
 
 @pytest.mark.promise("B21", "B22")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,6 @@ from sluice.operations.check import check
 from sluice.operations.stored import segments
 from tests.support.running.waiting import wait_until
 from tests.support.twins.pipes import Pipe, pipe
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
 
 
 def errors(one: Pipe) -> list[Finding]:

@@ -12,66 +12,20 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import CheckpointError, SegmentError, SluiceError
+from sluice.errors import CheckpointError, SegmentError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
-from sluice.operations.status import status
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.znodes import restored, saved, znodes
-from tests.support.tables.numbered import deliver, insert, numbered_pipeline, rows, sluice
+from tests.support.tables.numbered import deliver, insert, numbered_pipeline, sluice
 
 
 @pytest.fixture
 def made(tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
     with numbered_pipeline(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) as one:
         yield one
-
-
-def deleted_node(made: Case) -> None:
-    znodes(made, "case")
-
-
-def no_checkpoint(made: Case) -> None:
-    made.target.store.checkpoints.clear()
-
-
-def test_a_reset_says_what_it_leaves_out_and_goes_on(made: Case) -> None:
-    deliver(made, 1, 2)
-    no_checkpoint(made)
-    insert(made, 3)
-    with pytest.raises(CheckpointError):
-        made.run_until_head()
-    plan = sluice(made, "adopt", "case", "copy", "--reset", "--dry-run")
-    with pytest.raises(CheckpointError):
-        made.run_until_head()
-    sluice(made, "adopt", "case", "copy", "--reset", "--yes")
-    made.run_until_head()
-    deliver(made, 4)
-    lacks = set(rows(made, made.source)) - set(rows(made, made.target))
-    assert lacks <= {3}
-    if lacks:
-        assert "NOT delivered" in plan
-    assert status(made.runtime()).state == "idle"
-
-
-def test_every_task_of_a_run_refuses(made: Case) -> None:
-    """Airflow clears what it likes, in any order."""
-    deliver(made, 1, 2)
-    insert(made, 3)
-    runtime = made.runtime()
-    batch = drain(runtime, claim="test:a:b", idle_wait_s=5).batch
-    assert batch == 3
-    merge(runtime, batch)
-    load(runtime, "copy", batch)
-    deleted_node(made)
-    for work in (ack, load, ack):
-        with pytest.raises(SluiceError):
-            work(made.runtime(), "copy", batch)
-    for command in (("redeliver", "case", "copy"), ("skip", "case", "copy", "3")):
-        with pytest.raises(SluiceError):
-            sluice(made, *command, "--yes")
 
 
 def test_the_initial_copy_is_not_taken_for_delivered(

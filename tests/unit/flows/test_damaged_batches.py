@@ -1,5 +1,6 @@
 """Files of an undelivered batch are damaged or gone: each error names commands that lead on, and none promises what it
-cannot keep. By the command line: tests/unit/flows/test_lost_batches.py."""
+cannot keep.
+"""
 
 from __future__ import annotations
 

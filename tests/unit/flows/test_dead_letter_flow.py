@@ -13,21 +13,14 @@ from sluice.errors import LoadError, RuleError
 from sluice.operations.control import skip
 from sluice.operations.deadletters.replay import discard, replay
 from sluice.operations.deadletters.store import letters, prune_letters
-from tests.support.pipelines.case import Case, case
+from tests.support.flows.dead_letters import insert, loading_pipeline, log_file, made, outcomes, source, target
+from tests.support.pipelines.case import Case
 
-TABLE = "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, name VARCHAR(80), paid INT)"
 BROKEN = (
     "def transform(row, context):\n    if row['paid'] == 13:\n        raise ValueError(f\"unlucky "
     "{row['email']}\")\n    return row\n"
 )
 FINE = "def transform(row, context):\n    return {**row, 'name': 'mended'}\n"
-
-
-def made(tmp_path: Path, source, target, twin_zookeeper, fresh_schema, extra: str = "", target_extra: str = ""):
-    schema = fresh_schema(source, target, options="CHARACTER SET utf8mb4")
-    for server in (source, target):
-        server.execute(TABLE.format(db=schema))
-    return case(tmp_path, source, target, twin_zookeeper, schema, extra=extra, target_extra=target_extra)
 
 
 @pytest.fixture
@@ -43,12 +36,7 @@ def ruled(tmp_path: Path, twin_source, twin_target, twin_zookeeper, fresh_schema
 
 @pytest.fixture
 def loading(tmp_path: Path, twin_source, twin_target, twin_zookeeper, fresh_schema):
-    """A target that refuses long names and keeps them as dead letters."""
-    with made(
-        tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema, target_extra="    on_error: dead_letter"
-    ) as shop:
-        shop.target.execute(f"ALTER TABLE `{shop.schema}`.customers MODIFY name VARCHAR(5)")
-        shop.run_until_head()
+    with loading_pipeline(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) as shop:
         yield shop
 
 
@@ -57,29 +45,6 @@ def rule(shop: Case, code: str, on_error: str = "dead_letter", more: str = "") -
     (shop.folder / "rules/engine.yaml").write_text(
         f"rules:\n  - {{name: mine, path: mine.py, on_error: {on_error}{more}}}\n"
     )
-
-
-def insert(shop: Case, *rows: tuple[int, str, int]) -> None:
-    values = ", ".join(f"({i}, 'm{i}@x.org', '{name}', {paid})" for i, name, paid in rows)
-    shop.source.execute(f"INSERT INTO `{shop.schema}`.customers VALUES {values}")
-    shop.run_until_head()
-
-
-def source(shop: Case, statement: str) -> None:
-    shop.source.execute(statement.format(t=f"`{shop.schema}`.customers"))
-    shop.run_until_head()
-
-
-def target(shop: Case) -> list[tuple]:
-    return list(shop.target.execute(f"SELECT id, name, paid FROM `{shop.schema}`.customers ORDER BY id"))
-
-
-def log_file(shop: Case) -> str:
-    return str(shop.source.execute("SHOW BINARY LOG STATUS")[0][0])
-
-
-def outcomes(shop: Case, *ids: str) -> list[str]:
-    return [done.outcome for done in replay(shop.runtime(), ids, by="test")]
 
 
 def test_letters_in_folders_are_found_and_outlive_the_skip_of_their_batch(loading: Case) -> None:

@@ -4,43 +4,20 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from sluice.errors import LoadError, OutOfOrder, Paused, RuleError
+from sluice.errors import LoadError, OutOfOrder, Paused
 from sluice.flows.dump.progress import views
 from sluice.flows.load.ack import ack
-from sluice.flows.load.isolation import catch_up
 from sluice.flows.load.load import load
 from sluice.operations import control
-from sluice.operations.adopt import adopt
-from sluice.operations.alerts import check_lag
 from sluice.operations.check import apply_missing, check
-from sluice.operations.deadletters.replay import discard, replay
-from sluice.operations.deadletters.store import letters
-from sluice.operations.retention import prune
 from sluice.operations.status import status
 from sluice.operations.stored import segments
-from tests.support.twins.pipes import Pipe, pipe
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy", "archive")
-
-
-@pytest.fixture
-def lenient(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy", on_error="dead_letter")
+from tests.support.twins.pipes import Pipe
 
 
 def test_changes_arrive_merged_and_are_acknowledged(one: Pipe) -> None:
@@ -91,21 +68,6 @@ def test_status_names_the_run_whose_batch_no_process_loads(one: Pipe) -> None:
     assert not status(one.made.runtime()).warnings
 
 
-def test_a_rule_that_fails_keeps_its_batch_until_it_is_right(one: Pipe) -> None:
-    rules = one.made.folder / "rules"
-    (rules / "engine.yaml").write_text("rules: [{name: up, path: up.py}]\n")
-    (rules / "up.py").write_text("def transform(row, context):\n    return {**row, 'v': row['w'].upper()}\n")
-    config = one.made.case.config
-    one.made.case.config = config.model_copy(update={"rules": "engine.yaml"})
-    one.commit(("insert", "a", (1, "x")))
-    with pytest.raises(RuleError, match="rule 'up'"):
-        one.deliver()
-    assert (one.rows(), one.acknowledged()) == ({}, 0)
-    (rules / "up.py").write_text("def transform(row, context):\n    return {**row, 'v': row['v'].upper()}\n")
-    one.deliver()
-    assert (one.rows(), one.acknowledged()) == ({1: "X"}, 1)
-
-
 def test_a_pause_stops_the_work_and_resume_continues_it(one: Pipe) -> None:
     one.commit(("insert", "a", (1, "x")))
     control.pause(one.made.runtime(), by="anna", reason="maintenance")
@@ -118,62 +80,17 @@ def test_a_pause_stops_the_work_and_resume_continues_it(one: Pipe) -> None:
     assert one.rows() == {1: "x"}
 
 
-def test_a_refused_row_stops_its_batch_and_skip_keeps_it_for_a_replay(one: Pipe) -> None:
+def test_only_the_batch_that_a_target_stands_at_is_skipped(one: Pipe) -> None:
     one.commit(("insert", "a", (1, "bad")))
     one.refuse("a constraint")
     with pytest.raises(LoadError, match="a constraint"):
         one.deliver()
-    runtime = one.made.runtime()
     one.commit(("insert", "a", (9, "z")))
     one.made.drain(deliver=False)
     with pytest.raises(OutOfOrder, match="cannot be skipped now"):
-        control.skip(runtime, "copy", 2, by="anna", reason="test", dry_run=True)
-    assert control.skip(runtime, "copy", 1, by="anna", reason="test", dry_run=True).steps
+        control.skip(one.made.runtime(), "copy", 2, by="anna", reason="test", dry_run=True)
+    assert control.skip(one.made.runtime(), "copy", 1, by="anna", reason="test", dry_run=True).steps
     assert one.acknowledged() == 0
-    control.skip(runtime, "copy", 1, by="anna", reason="test", dry_run=False)
-    one.commit(("insert", "a", (2, "y")))
-    one.deliver()
-    assert one.rows() == {2: "y", 9: "z"}
-    assert [letter.stage for letter in letters(runtime)] == ["skip"]
-    one.refuse("")
-    assert [outcome.outcome for outcome in replay(runtime, [], by="anna")] == ["replayed"]
-    assert one.rows() == one.made.rows()
-
-
-def test_a_rejected_row_becomes_a_dead_letter_and_is_replayed_or_superseded(lenient: Pipe) -> None:
-    lenient.refuse("a constraint")
-    lenient.commit(
-        ("insert", "a", (1, "bad")), ("insert", "a", (2, "y")), ("insert", "a", (3, "bad")), ("insert", "a", (4, "bad"))
-    )
-    lenient.deliver()
-    assert lenient.rows() == {2: "y"}
-    runtime = lenient.made.runtime()
-    assert len(letters(runtime)) == 3
-    lenient.commit(("update", "a", (3, "good")))
-    lenient.deliver()
-    lenient.refuse("")
-    [first] = [letter.id for letter in letters(runtime) if "4" in str(letter.key)]
-    assert len(discard(runtime, [first], by="anna", reason="not wanted")) == 1
-    assert sorted(outcome.outcome for outcome in replay(runtime, [], by="anna")) == ["replayed", "superseded"]
-    assert lenient.rows() == {1: "bad", 2: "y", 3: "good"}
-    assert letters(runtime) == []
-
-
-def test_a_target_that_fails_is_quarantined_and_catches_up(two: Pipe) -> None:
-    two.refuse("a constraint", "archive")
-    for number, value in enumerate(("bad", "x", "y"), start=1):
-        two.commit(("insert", "a", (number, value)))
-        two.made.drain(deliver=False)
-    with pytest.raises(LoadError, match="a constraint"):
-        two.deliver()
-    assert (two.rows("copy"), two.rows("archive")) == ({1: "bad", 2: "x", 3: "y"}, {})
-    now = status(two.made.runtime())
-    assert [t.name for t in now.targets if t.quarantined] == ["archive"]
-    two.refuse("", "archive")
-    while catch_up(two.made.runtime(), "archive").quarantined:
-        pass
-    assert two.rows("archive") == two.rows("copy")
-    assert not any(t.quarantined for t in status(two.made.runtime()).targets)
 
 
 def test_a_rollback_makes_the_results_anew_with_the_rules_of_now(one: Pipe) -> None:
@@ -216,50 +133,6 @@ def test_a_target_that_lost_batches_gets_them_again_from_the_segments(one: Pipe,
         assert [entry["by"] for entry in state.audit.entries() if entry["what"] == "redeliver"] == [by]
 
 
-def test_a_target_without_its_checkpoint_is_adopted(one: Pipe) -> None:
-    one.commit(("insert", "a", (1, "x")))
-    one.deliver()
-    one.stores["copy"].checkpoints.clear()
-    one.commit(("insert", "a", (2, "y")))
-    with pytest.raises(LoadError, match="has no checkpoint any more"):
-        one.deliver()
-    adopt(one.made.runtime(), "copy", from_target=False, by="anna", reason="a new server", dry_run=False)
-    one.deliver()
-    assert one.rows() == one.made.rows()
-
-
-def test_retention_keeps_what_a_target_needs(tmp_path: Path) -> None:
-    for found in pipe(tmp_path, "copy", capture={"segments": {"retain": "0s", "uri": f"file://{tmp_path}/store"}}):
-        for number in (1, 2):
-            found.commit(("insert", "a", (number, "x")))
-            found.deliver()
-        found.commit(("insert", "a", (3, "bad")))
-        found.refuse("a constraint")
-        with pytest.raises(LoadError):
-            found.deliver()
-        removed = prune(found.made.runtime()).removed
-        assert 3 not in removed
-        assert set(removed) <= {1, 2}
-        found.refuse("")
-        found.deliver()
-        assert found.rows() == found.made.rows()
-
-
-def test_a_seek_drops_what_is_not_delivered_and_reads_it_again(one: Pipe) -> None:
-    one.commit(("insert", "a", (1, "x")))
-    one.made.drain(deliver=False)
-    for file in (one.made.folder / "store").rglob("*.parquet"):
-        file.unlink()
-    for file in (one.made.folder / "store").rglob("*manifest*"):
-        file.unlink()
-    with pytest.raises(OutOfOrder, match="not delivered yet"):
-        control.seek(one.made.runtime(), "latest", by="anna", dry_run=False)
-    one.made.runtime()
-    control.seek(one.made.runtime(), "", by="anna", dry_run=False, drop=True)
-    one.deliver()
-    assert one.rows() == {1: "x"}
-
-
 def test_a_dump_fills_an_empty_target_and_replace_removes_the_rest(one: Pipe) -> None:
     one.commit(*(("insert", "a", (number, "x")) for number in range(25)))
     one.deliver()
@@ -285,16 +158,3 @@ def test_check_names_what_is_missing(one: Pipe) -> None:
     assert missing.statements
     apply_missing(one.made.runtime(), missing.statements)
     assert not check(one.made.runtime()).failed
-
-
-def test_an_alert_is_raised_once_and_cleared(tmp_path: Path) -> None:
-    for found in pipe(tmp_path, "copy", alert_lag="1s"):
-        found.commit(("insert", "a", (1, "x")))
-        found.made.drain(deliver=False)
-        runtime = found.made.runtime()
-        now = status(runtime)
-        late = replace(now, targets=[replace(target, lag_ms=5000) for target in now.targets])
-        assert [(alert.consumer, alert.raised) for alert in check_lag(runtime, late)] == [("copy", True)]
-        assert check_lag(runtime, late) == []
-        found.deliver()
-        assert [alert.raised for alert in check_lag(runtime, status(runtime))] == [False]

@@ -19,32 +19,14 @@ from sluice.errors import (
 )
 from sluice.flows.capture.drain import drain
 from sluice.operations.control import pause, resume
-from tests.support.pipelines.case import Case, case
-
-TABLES = (
-    """CREATE TABLE `{db}`.customers (
-        id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, email VARCHAR(120) NOT NULL UNIQUE, name VARCHAR(80) NOT NULL,
-        born DATE, balance DECIMAL(14,4) NOT NULL DEFAULT 0, settings JSON, created TIMESTAMP(6) DEFAULT CURRENT_TIMESTAMP(6),
-        level ENUM('new','silver','gold') NOT NULL DEFAULT 'new', flags SET('a','b','c'), seen TIME(3), photo BLOB)""",
-    """CREATE TABLE `{db}`.orders (
-        customer INT UNSIGNED NOT NULL, number INT NOT NULL, total DECIMAL(10,2), note TEXT, active BIT(1), year YEAR,
-        PRIMARY KEY (customer, number), FOREIGN KEY (customer) REFERENCES customers (id) ON UPDATE CASCADE ON DELETE CASCADE)""",
-)
+from tests.support.flows.customers_and_orders import TABLES, begin, customers_and_orders
+from tests.support.pipelines.case import Case
 
 
 @pytest.fixture
 def shop(tmp_path: Path, twin_source, twin_target, twin_zookeeper, fresh_schema):
-    schema = fresh_schema(twin_source, twin_target, options="CHARACTER SET utf8mb4")
-    for server in (twin_source, twin_target):
-        for table in TABLES:
-            server.execute(table.format(db=schema))
-    with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema) as made:
+    with customers_and_orders(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) as made:
         yield made
-
-
-def begin(made: Case) -> None:
-    """Write the first position, so that what follows is captured."""
-    made.run_until_head()
 
 
 def fails(made: Case, kind: type[SluiceError], *says: str, shell: bool = False) -> str:

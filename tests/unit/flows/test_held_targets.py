@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,43 +32,10 @@ from sluice.flows.transform.merge import merge
 from sluice.operations.adopt import adopt
 from sluice.operations.control import rollback
 from sluice.operations.status import status
-from tests.support.pipelines.case import Case, case
+from tests.support.flows.two_targets import Two
+from tests.support.pipelines.case import case
 from tests.support.running.waiting import ended, wait_until
 from tests.support.twins.servers import TwinTarget
-
-
-@dataclass
-class Two:
-    """A pipeline to ``copy`` and ``archive``, which may be away."""
-
-    case: Case
-    archive: TwinTarget
-    runtime: Runtime
-
-    def change(self, number: int) -> None:
-        self.case.source.execute(
-            f"INSERT INTO `{self.case.schema}`.t VALUES ({number}, 'n{number}')",
-            f"UPDATE `{self.case.schema}`.t SET note = CONCAT(note, '+')",
-        )
-
-    def run_once(self, name: str) -> dict[str, LoadOutcome | Quarantined]:
-        """What a DAG run does: one batch, both targets."""
-        batch = drain(self.runtime, claim=f"test:here:{name}", idle_wait_s=2).batch
-        assert batch is not None
-        merge(self.runtime, batch)
-        outcomes = {t.name: deliver(self.runtime, t.name, batch) for t in self.runtime.pipeline.targets}
-        for target, outcome in outcomes.items():
-            if isinstance(outcome, LoadOutcome):
-                ack(self.runtime, target, batch)
-        return outcomes
-
-    def acked(self) -> dict[str, int]:
-        with self.runtime.state() as state:
-            found = {t: state.acks.get(t) for t in state.targets}
-        return {t: process.batch if process else 0 for t, process in found.items()}
-
-    def rows(self, server: Any) -> list[Any]:
-        return list(server.execute(f"SELECT * FROM `{self.case.schema}`.t ORDER BY id"))
 
 
 @pytest.fixture

@@ -15,63 +15,18 @@ from click.testing import CliRunner
 from sluice.cli import all_commands
 from sluice.errors import SluiceError
 from sluice.operations import control
-from tests.support.pipelines.case import Case, case
+from tests.support.flows.hints import at_source, commands, does, orders_to_hint_at, stops
+from tests.support.pipelines.case import Case
 
 pytestmark = pytest.mark.slow
-
-ASKS = {"seek", "skip", "rollback", "redeliver"}
-"""Commands that show a plan and ask."""
 
 
 @pytest.fixture
 def shop(
-    tmp_path: Any,
-    twin_source: Any,
-    twin_target: Any,
-    twin_zookeeper: Any,
-    fresh_schema: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any, twin_source: Any, twin_target: Any, twin_zookeeper: Any, fresh_schema: Any, monkeypatch: Any
 ) -> Iterator[Case]:
-    schema = fresh_schema(twin_source, twin_target)
-    for server in (twin_source, twin_target):
-        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY, note VARCHAR(40), total INT)")
-    with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema) as made:
-        made.run_until_head()
-        for name, value in made.environment.items():
-            monkeypatch.setenv(name, value)
+    with orders_to_hint_at(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema, monkeypatch) as made:
         yield made
-
-
-def at_source(made: Case, *statements: str) -> None:
-    """In one session, in the schema."""
-    made.source.execute(f"USE `{made.schema}`", *statements)
-
-
-def stops(made: Case, *words: str) -> SluiceError:
-    """The error that the pipeline stops with, and stops with again."""
-    for _ in range(2):
-        with pytest.raises(SluiceError) as raised:
-            made.run_until_head()
-        for word in words:
-            assert word in raised.value.message, raised.value
-    assert raised.value.hint
-    return raised.value
-
-
-def commands(made: Case, error: SluiceError, **words: str) -> list[list[str]]:
-    """The commands in a hint, with what it leaves to the reader: which pipeline, table, target, batch."""
-    found = re.findall(r"`sluice ([^`]+)`", error.hint or "")
-    assert found, error.hint
-    given = {"PIPELINE": "case", "SCHEMA.TABLE": f"{made.schema}.orders", **words}
-    return [[given.get(word, word) for word in one.split()] for one in found]
-
-
-def does(made: Case, command: list[str]) -> str:
-    """Run it in this process, by the command line's own parser; returns what it printed."""
-    command = [*command, "--yes"] if command[0] in ASKS else command
-    done = CliRunner().invoke(all_commands(), command, env=dict(os.environ))
-    assert done.exit_code == 0, (command, done.output, done.exception)
-    return done.output
 
 
 def same(made: Case, table: str = "orders") -> bool:

@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -31,19 +31,9 @@ from sluice.operations.metrics import gauges, samples
 from sluice.operations.status import stages_claimed, status
 from sluice.sources.memory.log import RowChange
 from tests.support.running.waiting import ended
-from tests.support.twins.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe
 
 _claims = itertools.count(1)
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy", "archive")
 
 
 class Killed(BaseException):

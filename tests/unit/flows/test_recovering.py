@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import threading
@@ -29,6 +28,7 @@ from sluice.operations.status import status
 from sluice.targets.memory.target import MemoryReconciler, MemoryTarget
 from sluice.targets.port import IDLE_WRITER_S, Checkpoint, OtherWriter
 from tests.support.crashes.damage import flip
+from tests.support.flows.recovering import drained, goes_on, look, losses, recovered, store
 from tests.support.pipelines.case import Case
 from tests.support.pipelines.dumping import both
 from tests.support.pipelines.znodes import restored, saved, znodes
@@ -41,49 +41,7 @@ def made(tmp_path: Path, twin_source: Any, twin_target: Any, twin_zookeeper: Any
         yield one
 
 
-def drained(made: Case, number: int) -> int:
-    insert(made, number)
-    batch = drain(made.runtime(), claim=f"test:a:{number}", idle_wait_s=5).batch
-    assert batch is not None
-    return batch
-
-
-def look(made: Case, *options: str) -> dict[str, Any]:
-    """The plan."""
-    found: dict[str, Any] = json.loads(sluice(made, "recover", "case", "--json", *options).splitlines()[-1])
-    return found
-
-
-def losses(plan: dict[str, Any]) -> list[str]:
-    return [finding["store"] for finding in plan["findings"] if finding["severity"] == "loss"]
-
-
-def recovered(made: Case, *options: str) -> dict[str, Any]:
-    """Do it; nothing is lost afterwards, and the audit has it."""
-    done = look(made, "--apply", "--yes", *options)
-    assert done["applied"]
-    assert done["measures"]
-    after = look(made)
-    assert losses(after) == []
-    assert after["measures"] == []
-    with made.runtime().state() as state:
-        said = [entry for entry in state.audit.entries() if entry["what"] == "recover"]
-    assert [entry["subject"] for entry in said][-len(done["measures"]) :] == [m["subject"] for m in done["measures"]]
-    return done
-
-
-def goes_on(made: Case, *numbers: int) -> None:
-    made.run_until_head()
-    made.assert_equal()
-    deliver(made, *numbers)
-    made.assert_equal()
-
-
 # -- segments ----------------------------------------------------------------------------------------------------------
-
-
-def store(made: Case) -> Path:
-    return made.folder / "store" / "case"
 
 
 def folders(made: Case, *batches: int) -> list[Path]:

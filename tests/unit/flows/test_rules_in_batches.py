@@ -9,55 +9,18 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import RuleError
-from sluice.flows.capture.drain import drain
 from sluice.flows.load.load import load
-from sluice.flows.runtime import attempt_id
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.stages import apply_rule
 from sluice.segments.changeset import read_changeset
-from tests.support.pipelines.case import Case, case
-
-CUSTOMERS = (
-    "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80), paid DECIMAL(10,2), note TEXT, "
-    "n BIGINT UNSIGNED, t TIME(6), d DATE)"
-)
+from tests.support.flows.rule_shop import insert, next_batch, rule_shop, rules, target
+from tests.support.pipelines.case import Case
 
 
 @pytest.fixture
 def shop(tmp_path: Path, twin_source, twin_target, twin_zookeeper, fresh_schema):
-    schema = fresh_schema(twin_source, twin_target, options="CHARACTER SET utf8mb4")
-    for server in (twin_source, twin_target):
-        server.execute(CUSTOMERS.format(db=schema))
-    with case(
-        tmp_path, twin_source, twin_target, twin_zookeeper, schema, extra="rules: engine.yaml", session_s=20
-    ) as made:
-        rules(made, "[]")
-        made.run_until_head()
+    with rule_shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) as made:
         yield made
-
-
-def rules(made: Case, text: str, **files: str) -> None:
-    """engine.yaml, with files by name (``__`` for the dot)."""
-    for name, content in files.items():
-        (made.folder / "rules" / name.replace("__", ".")).write_text(content, encoding="utf-8")
-    (made.folder / "rules/engine.yaml").write_text(f"rules:\n{text}" if text.startswith("  ") else f"rules: {text}\n")
-
-
-def insert(made: Case, *ids: int, email: str = "Ann@X.org", paid: str = "1.50") -> None:
-    values = ", ".join(
-        f"({i}, '{email}', {paid}, 'note {i}', {2**64 - 1 - i}, '-30:00:00.000001', '2024-02-29')" for i in ids
-    )
-    made.source.execute(f"INSERT INTO `{made.schema}`.customers VALUES {values}")
-
-
-def target(made: Case, query: str) -> list[tuple]:
-    return list(made.target.execute(query.format(db=f"`{made.schema}`")))
-
-
-def next_batch(made: Case) -> int:
-    outcome = drain(made.runtime(), claim=attempt_id(), idle_wait_s=5)
-    assert outcome.batch is not None
-    return outcome.batch
 
 
 @pytest.mark.promise("A19", "B25")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +10,7 @@ import pytest
 from sluice.coordination.memory import MemoryZnodes
 from sluice.errors import SourceUnavailable
 from sluice.sources.memory.source import MemorySession, MemorySource
-from tests.support.twins.pipes import Pipe, pipe
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
+from tests.support.twins.pipes import Pipe
 
 
 def test_a_batch_of_a_run_asks_for_nothing_that_has_not_changed(one: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:

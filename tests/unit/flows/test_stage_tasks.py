@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,21 +34,11 @@ from sluice.flows.load.isolation import catch_up
 from sluice.flows.stages import stages_of
 from sluice.operations import control
 from sluice.operations.status import stages_claimed, status
-from tests.support.twins.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe
 
 PATIENCE_S = 120
 RUN = "test:own:1"
 RIGHT = "def transform(row, context):\n    return {**row, 'v': row['v'].upper()}\n"
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy", "archive")
 
 
 def configured(made: Pipe, *, rule: str = "", **run: Any) -> None:

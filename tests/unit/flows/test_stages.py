@@ -31,7 +31,7 @@ from sluice.flows.stages import Stage, StageKind, described, display_name, pipel
 from sluice.model.batches import DrainOutcome
 from sluice.model.offset import Offset
 from sluice.operations.status import stages_claimed, status
-from tests.support.twins.pipes import Pipe, pipe
+from tests.support.twins.pipes import Pipe
 
 PIPELINE = """
 version: 1
@@ -338,11 +338,6 @@ def test_a_process_that_ends_begins_nothing(tmp_path: Path) -> None:
 
 
 # -- who runs it -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
 
 
 def ruled(made: Pipe) -> None:

@@ -4,25 +4,16 @@ reported.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from sluice.model.dumps import Marking
 from sluice.operations.verify.log_window import LogWindow
-from sluice.operations.verify.result import TableResult, VerifyResult
-from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.sources.port import ChunkKey
+from tests.support.flows.verifying import at, found, of, rewriting, verified
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.dumping import begin, both, delivering
-from tests.support.running.waiting import ended
-
-VALUES = """CREATE TABLE vals (id INT PRIMARY KEY, txt VARCHAR(20), pad VARCHAR(20), dbl DOUBLE, flt FLOAT, dec_ DECIMAL(12,4),
-  word VARCHAR(20) CHARACTER SET latin1, doc JSON, at_ TIMESTAMP(6) NULL, raw VARBINARY(10), kind ENUM('a','b','c'),
-  tags SET('x','y','z'), bits BIT(12), long_ LONGTEXT) DEFAULT CHARSET utf8mb4"""
 
 
 @pytest.fixture
@@ -30,46 +21,6 @@ def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> It
     schema = fresh_schema(twin_source, twin_target)
     with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema) as made:
         yield made
-
-
-def at(server: Any, made: Case, *statements: str) -> Any:
-    return server.execute(f"USE `{made.schema}`", *statements)
-
-
-def found(result: VerifyResult | TableResult) -> set[tuple[str, tuple[str, ...], str, tuple[str, ...]]]:
-    """(table, key, kind, columns) of every difference."""
-    tables = result.tables if isinstance(result, VerifyResult) else (result,)
-    return {(t.table.split(".")[1], d.key, d.kind, d.columns) for t in tables for d in t.differences}
-
-
-def of(result: VerifyResult, table: str) -> TableResult:
-    [one] = [one for one in result.tables if one.table.endswith(f".{table}")]
-    return one
-
-
-def verified(made: Case, **asked: Any) -> VerifyResult:
-    return verify(made.runtime(), VerifySpec(most=1000, **asked))
-
-
-@contextmanager
-def rewriting(made: Case, table: str, key: int, column: str = "txt") -> Iterator[None]:
-    """One row is written again and again."""
-    stop = threading.Event()
-
-    def run() -> None:
-        with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
-            number = 0
-            while not stop.wait(0.01):
-                number += 1
-                cursor.execute(f"UPDATE `{table}` SET {column} = %s WHERE id = %s", (f"now {number}", key))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        ended(thread)
 
 
 def test_a_row_that_changes_all_the_time_is_compared_with_the_log(shop: Case) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +19,7 @@ from sluice.operations.verify.verify import VerifySpec, verify
 from sluice.spark.local import LocalRunner
 from sluice.targets.memory import compare
 from sluice.targets.memory.target import MemoryTarget
-from tests.support.twins.pipes import Pipe, delivering, pipe
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Pipe]:
-    yield from pipe(tmp_path, "copy")
+from tests.support.twins.pipes import Pipe, delivering
 
 
 def verified(made: Pipe, **asked: Any) -> VerifyResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,25 +14,8 @@ from sluice.serve.access import Readers
 from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case, case
 from tests.support.pipelines.subscribing import Subscriber, bearing, serving
+from tests.support.readers.tokens import ELSEWHERE, EVERY, SOME, readers_file
 from tests.support.running.waiting import wait_until
-
-SOME, EVERY, ELSEWHERE = "token-of-some", "token-of-every", "token-of-elsewhere"
-
-
-def readers_file(made: Case, *tokens: str) -> Path:
-    """``SOME`` reads orders, ``EVERY`` all of the pipeline, ``ELSEWHERE`` another pipeline."""
-    may_read = {
-        SOME: f'{{case: ["{made.schema}\\\\.orders"]}}',
-        EVERY: '{case: [".*"]}',
-        ELSEWHERE: '{other: [".*"]}',
-    }
-    lines = [
-        f"  - {{name: {token.replace('-', '_')}, token_sha256: {hashed(token)}, may_read: {may_read[token]}}}"
-        for token in tokens
-    ]
-    path = made.folder / "rules" / "readers.yaml"
-    path.write_text("\n".join(["version: 1", "readers:", *lines, ""]))
-    return path
 
 
 @pytest.fixture

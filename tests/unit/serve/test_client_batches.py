@@ -5,7 +5,6 @@ ends and comes again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 
@@ -14,16 +13,8 @@ import pytest
 from sluice.client import StoredBatch, subscribe
 from sluice.serve.feed import Feed
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import serving, shop_case, write
+from tests.support.pipelines.subscribing import serving, write
 from tests.support.running.waiting import counted, ended, wait_until
-
-
-@pytest.fixture
-def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(
-        tmp_path, (twin_source, twin_target, twin_zookeeper), fresh_schema(twin_source, twin_target)
-    ) as made:
-        yield made
 
 
 @pytest.mark.parametrize("name", [None, "early"])

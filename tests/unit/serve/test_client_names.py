@@ -5,7 +5,6 @@ batch never comes again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -21,15 +20,7 @@ from sluice.serve import requests
 from sluice.serve.requests import SubscribeRequest
 from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import serving, shop_case, write
-
-
-@pytest.fixture
-def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(
-        tmp_path, (twin_source, twin_target, twin_zookeeper), fresh_schema(twin_source, twin_target)
-    ) as made:
-        yield made
+from tests.support.pipelines.subscribing import serving, write
 
 
 def test_the_older_client_of_a_name_is_told_and_does_not_take_it_back(shop: Case) -> None:

@@ -5,7 +5,6 @@ that is asked for.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from sluice.segments.manifest import SegmentFile
 from sluice.serve import batch_rows
 from sluice.serve.batch_rows import WORTH_BYTES, FileAhead
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import serving, shop_case, write
+from tests.support.pipelines.subscribing import serving, write
 
 
 def file_of(path: str, size_bytes: int = WORTH_BYTES, crc32: str = "00000000") -> SegmentFile:
@@ -65,14 +64,6 @@ def test_what_is_wrong_with_a_file_is_raised_where_it_is_asked_for() -> None:
     assert files.read(file_of("a"), file_of("b")) == ("a", True)
     with pytest.raises(SegmentError, match="damaged"):
         files.read(file_of("b"), file_of("c"))
-
-
-@pytest.fixture
-def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(
-        tmp_path, (twin_source, twin_target, twin_zookeeper), fresh_schema(twin_source, twin_target)
-    ) as made:
-        yield made
 
 
 def test_the_next_batch_is_read_while_one_is_sent(shop: Case, monkeypatch: pytest.MonkeyPatch) -> None:

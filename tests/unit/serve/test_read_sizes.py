@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -23,18 +22,10 @@ from sluice.client import StoredBatch, Subscription, subscribe
 from sluice.serve import feed
 from sluice.serve.read import PieceSize
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import Exchanger, by_http, documents, serving, shop_case, write
+from tests.support.pipelines.subscribing import Exchanger, by_http, documents, serving, write
 from tests.support.running.waiting import counted, ended, wait_until
 
 CHANGES = "/pipelines/case/changes"
-
-
-@pytest.fixture
-def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(
-        tmp_path, (twin_source, twin_target, twin_zookeeper), fresh_schema(twin_source, twin_target)
-    ) as made:
-        yield made
 
 
 def write_rows(made: Case, first: int, count: int, note: str = "a") -> int:

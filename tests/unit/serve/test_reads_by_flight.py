@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,37 +18,9 @@ from sluice.serve import feed
 from sluice.serve.read import Reading
 from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import Subscriber, by_http, replayed, serving, shop_case, write
+from tests.support.pipelines.subscribing import Subscriber, by_http, replayed, serving, write
+from tests.support.readers.flight_orders import refused, truth, write_orders
 from tests.support.running.waiting import counted, ended, wait_until
-
-
-@pytest.fixture
-def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(
-        tmp_path, (twin_source, twin_target, twin_zookeeper), fresh_schema(twin_source, twin_target)
-    ) as made:
-        yield made
-
-
-def write_orders(made: Case) -> list[int]:
-    """Batches of changes of every kind."""
-    return [
-        write(made, "INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, NULL)"),
-        write(made, "UPDATE orders SET v = v + 1 WHERE id < 3", "UPDATE orders SET note = 'c' WHERE id = 2"),
-        write(made, "UPDATE orders SET id = 9 WHERE id = 1", "DELETE FROM orders WHERE id = 3",
-            "INSERT INTO orders VALUES (4, 40, 'd')"),
-    ]  # fmt: skip
-
-
-def truth(made: Case, table: str = "orders", columns: str = "id, v, note") -> dict[Any, dict[str, Any]]:
-    names = columns.split(", ")
-    rows = made.source.execute(f"SELECT {columns} FROM {made.schema}.{table}")
-    return {row[0]: dict(zip(names, row, strict=True)) for row in rows}
-
-
-def refused(error: flight.FlightError) -> dict[str, Any]:
-    """What it says for programs."""
-    return json.loads(error.extra_info)  # type: ignore[no-any-return]
 
 
 def test_tables_are_listed_with_the_columns_that_a_read_has(shop: Case) -> None:

@@ -25,31 +25,11 @@ from sluice.operations.stored import tail
 from sluice.serve.access import Readers
 from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import by_http, documents, replayed_events, shop_case, write
+from tests.support.pipelines.subscribing import by_http, documents, replayed_events, write
+from tests.support.readers.http_orders import truth, write_orders
 from tests.support.running.waiting import wait_until
 
 CHANGES = "/pipelines/case/changes"
-
-
-@pytest.fixture
-def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(
-        tmp_path, (twin_source, twin_target, twin_zookeeper), fresh_schema(twin_source, twin_target)
-    ) as made:
-        yield made
-
-
-def write_orders(made: Case) -> list[int]:
-    return [
-        write(made, "INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, NULL)"),
-        write(made, "UPDATE orders SET v = v + 1 WHERE id < 3", "DELETE FROM orders WHERE id = 3"),
-        write(made, "UPDATE orders SET id = 9 WHERE id = 1", "INSERT INTO orders VALUES (4, 40, 'é \"\\n')"),
-    ]
-
-
-def truth(made: Case, columns: str = "id, v, note") -> dict[Any, dict[str, Any]]:
-    rows = made.source.execute(f"SELECT {columns} FROM {made.schema}.orders")
-    return {row[0]: dict(zip(columns.split(", "), row, strict=True)) for row in rows}
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -215,24 +195,9 @@ def test_a_reader_gets_its_own_tables_only(shop: Case) -> None:
 
 
 NAMES = (
-    "tables",
-    "from",
-    "from_batch",
-    "from_timestamp",
-    "from_position",
-    "to",
-    "follow",
-    "columns",
-    "format",
-    "marks",
-    "wait",
-    "on_lost_batches",
-    "transactions",
-    "piece_rows",
-    "piece_bytes",
-    "max_rows",
-    "max_bytes",
-)
+    "tables", "from", "from_batch", "from_timestamp", "from_position", "to", "follow", "columns", "format", "marks",
+    "wait", "on_lost_batches", "transactions", "piece_rows", "piece_bytes", "max_rows", "max_bytes",
+)  # fmt: skip
 BIG = (2**63, 2**64, 10**19, 10**30, 10**75, 10**76, 10**400, -(2**63) - 1, -(10**30))
 
 

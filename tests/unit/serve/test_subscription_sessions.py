@@ -5,7 +5,6 @@ when.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,16 +16,8 @@ from sluice.serve import exchange, feed
 from sluice.serve.access import Readers
 from sluice.serve.service import Slots
 from tests.support.pipelines.case import Case
-from tests.support.pipelines.subscribing import Exchanger, bearing, serving, shop_case, write
+from tests.support.pipelines.subscribing import Exchanger, bearing, serving, write
 from tests.support.running.waiting import counted, wait_until
-
-
-@pytest.fixture
-def shop(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema) -> Iterator[Case]:
-    with shop_case(
-        tmp_path, (twin_source, twin_target, twin_zookeeper), fresh_schema(twin_source, twin_target)
-    ) as made:
-        yield made
 
 
 def write_batches(made: Case, number: int) -> list[int]:
