@@ -149,8 +149,9 @@ def environment(
         "API__SECRET_KEY": keys["api_secret"],
         "API__WORKERS": 1,
         "API_AUTH__JWT_SECRET": keys["jwt_secret"],
-        # seconds for the turns of other writers: by default five, which a busy machine needs for one
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=60",
+        # not more than SQLite's five seconds for the turns of other writers: the API server writes its audit log in the
+        # event loop, and where another request holds the lock and waits for that loop, it is still for so long
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
         "SCHEDULER__MAX_DAGRUNS_PER_LOOP_TO_SCHEDULE": 200,  # continuous pipelines keep a run open; backfills come last
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.2,
         # the default of 1 s is added to every step of every run; 0.05 takes a quarter of a core

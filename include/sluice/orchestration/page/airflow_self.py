@@ -21,6 +21,9 @@ OUTER_APP = "sluice.airflow"
 
 LIMIT_S = 15.0
 """Seconds that a request waits for Airflow's own answer."""
+_AGAIN_S = 0.5
+_UNDONE = "Database error"
+"""The reason in an answer 500 of Airflow whose transaction was rolled back, as where SQLite was locked."""
 
 _CARRIED = ("authorization", "cookie", "origin", "sec-fetch-site")
 
@@ -34,7 +37,7 @@ class AirflowSelf:
         self._headers = {name: request.headers[name] for name in _CARRIED if name in request.headers}
 
     async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer to a request below ``/api/v2``.
+        """Return the JSON answer to a request below ``/api/v2``, which is sent again after an error of its database.
 
         Raises an HTTP answer with Airflow's own words if it refuses, and 503 if it does not answer in time.
         """
@@ -43,7 +46,12 @@ class AirflowSelf:
         transport = httpx.ASGITransport(app=self._app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url=self._base, headers=self._headers) as client:
             try:
-                answer = await asyncio.wait_for(client.request(method, f"/api/v2{path}", json=body), LIMIT_S)
+                async with asyncio.timeout(LIMIT_S):
+                    while True:
+                        answer = await client.request(method, f"/api/v2{path}", json=body)
+                        if answer.status_code != 500 or _UNDONE not in answer.text:
+                            break
+                        await asyncio.sleep(_AGAIN_S)
             except TimeoutError:
                 raise HTTPException(503, f"Airflow does not answer {method} {path} in {LIMIT_S:.0f} s") from None
         if answer.is_error:
