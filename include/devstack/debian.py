@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sluice.errors import ConfigError, RetryableError
@@ -134,8 +134,11 @@ def fetch(folder: Path, packages: Sequence[str], *, suite: str | None) -> Tree:
 def use_own_loader(tree: Tree, program: Path) -> None:
     """Make a script of the program that starts it with the tree's own loader.
 
-    For programs that others start by their path, as initdb does postgres.
+    For programs that others start by their path, as initdb does postgres. The script names the real place of the tree:
+    who comes by a symbolic link may be gone before it.
     """
+    root = tree.root.resolve()
+    program, tree = root / program.relative_to(tree.root), replace(tree, root=root)
     binary = program.with_name(f"{program.name}.bin")
     if not binary.exists():
         os.link(program, binary)
