@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "audit": (_CONTROL, "control:audit"),
     "state": (_CONTROL, "state:state_app"),
     "alerts": (_CONTROL, "alerts:alerts_app"),
+    "source": (_DATA, "source:source_app"),
     "segments": (_DATA, "stored:segments"),
     "tail": (_DATA, "stored:tail"),
     "dead-letters": (_DATA, "letters:letters_app"),

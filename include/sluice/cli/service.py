@@ -67,6 +67,7 @@ REACH: Mapping[str, str] = {
     "tail": _STORE,
     "snapshot show": _STORE,
     "serve": "it is a server of its own, next to the segment store",
+    "source archive": "it reads the log of the server from here",
     "state copy": "it reads and writes both stores in this process",
     "subscriptions delete": "the API only shows subscriptions",
     "targets commit": "it loads batches in this process",

@@ -277,6 +277,11 @@ class SourceConfig(StrictModel):
         description="PostgreSQL: DDL comes from the log, written there by event triggers that `sluice check --apply` "
         "makes, or a superuser. Without it a changed definition is noticed at the next row of its table.",
     )
+    archive: StoreUri | None = Field(
+        None,
+        description="MySQL, MariaDB: a folder or bucket with files of the binary log (file:///srv/binlogs, "
+        "s3://bucket/db1). What the server has purged is read from there.",
+    )
     start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",
         description="Where the first capture begins: latest, earliest, dump (the head, and a copy of what the tables "
@@ -301,6 +306,8 @@ class SourceConfig(StrictModel):
             raise ValueError("slot_budget is for a PostgreSQL source: a MySQL server keeps no log for its readers")
         if self.type == "mysql" and self.primary is not None:
             raise ValueError("primary is for a PostgreSQL source that is a standby; a MySQL replica needs none")
+        if self.type == "postgresql" and self.archive is not None:
+            raise ValueError("archive is for a MySQL source: a slot of PostgreSQL keeps what was not read")
         if self.type == "mysql" and self.streaming:
             raise ValueError("streaming is for a PostgreSQL source: the log of MySQL has a transaction when it commits")
         if self.type == "mysql" and self.ddl:

@@ -31,8 +31,6 @@ from tests.support.pipelines.pg_writing import TABLE, Watcher, Writers, rows
 from tests.support.running.waiting import wait_until
 from tests.support.servers.pg_standby import LOGICAL, replayed, standby_of
 
-pytestmark = pytest.mark.full
-
 _numbers = itertools.count(1)
 ORDERS = ("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'before the slot')")
 SLOT = "SELECT wal_status, invalidation_reason FROM pg_replication_slots WHERE slot_name = '{}'"
@@ -251,6 +249,7 @@ def test_without_its_primary_the_statements_are_printed(
         assert captured(made)[0] == 1
 
 
+@pytest.mark.promise("G9")
 @pytest.mark.parametrize("checked_s", [600.0, 0.0], ids=["noticed after a batch", "noticed by the pre-flight"])
 def test_a_promoted_standby_is_read_on_exactly(
     tmp_path: Path, server_folder: Path, zookeeper: Any, monkeypatch: pytest.MonkeyPatch, checked_s: float

@@ -48,6 +48,7 @@ from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
 from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
+from sluice.sources.mysql.protocol.log_archive import ArchivedEndpoint, LogArchive, copy_closed, with_archive
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.event_reread import reread, same_log
 from sluice.sources.mysql.reader.log_part import Backlog, LogReading, OpenConnections
@@ -133,8 +134,9 @@ class MySQLSource:
 
     @cached_property
     def endpoint(self) -> Endpoint:
-        """The server; looked up once."""
-        return self.resolver(self.pipeline.source.connection)
+        """The server, with the archive of its log; looked up once."""
+        endpoint, uri = self.resolver(self.pipeline.source.connection), self.pipeline.source.archive
+        return ArchivedEndpoint.of(endpoint, LogArchive(uri)) if uri else endpoint
 
     @property
     def where(self) -> str:
@@ -264,6 +266,10 @@ class MySQLSession:
         with self._asking():
             return server_info(self.connection)
 
+    def logged(self, at: Offset | None) -> ServerInfo:
+        """Return the same, with the archived files of the log if the server lacks the one of ``at``."""
+        return with_archive(self.info, self.source.endpoint, Position.of(at).file) if at else self.info
+
     @cached_property
     def collations(self) -> dict[int, tuple[str, str]]:
         """The server's collations, by number."""
@@ -281,6 +287,10 @@ class MySQLSession:
         """The end of the binary log; None if ``log_bin`` is off."""
         return self.info.head.as_offset() if self.info.head.file else None
 
+    def archive(self) -> Iterator[tuple[str, int]]:
+        """Copy the closed files of the log that its archive lacks."""
+        return copy_closed(self.source.endpoint, self.info, server_id=lookahead_id(self.source.server_id))
+
     def retention_s(self) -> float | None:
         """Return for how many seconds the server keeps its binary log."""
         with self._asking():
@@ -297,20 +307,20 @@ class MySQLSession:
         In a session whose log stays open the head is asked for again.
         """
         if self._goes_on_since is None:
-            return self.info.bytes_behind(Position.of(at))
+            return self.logged(at).bytes_behind(Position.of(at))
         with self._asking():  # what was said at the begin of the session is old by now
             file, offset = log_end(self.connection)
         reached = Position.of(at)
         if file == reached.file:
             return max(offset - reached.offset, 0)
         self.look_again()
-        return self.info.bytes_behind(reached)
+        return self.logged(at).bytes_behind(reached)
 
     # -- before reading ------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         """Check the server's settings, the login's rights and the log at ``at``; in a channel the unique keys too."""
         try:
-            info = self.info
+            info = self.logged(at)
         except SluiceError:
             lacking = self._lacking_rights()
             if lacking:
@@ -343,7 +353,7 @@ class MySQLSession:
 
     def require_ready(self, at: Offset | None) -> None:
         """Raise the first error of the pre-flight, without the check of unique keys; log its warnings."""
-        info = self.info
+        info = self.logged(at)
         with self._asking():
             require_ready(
                 self.connection, info, self.source.pipeline, _read(at), self.source.server_id, two_way=self._two_way
@@ -381,6 +391,8 @@ class MySQLSession:
     def resolve_start(self, start: str | StartPosition) -> Offset:
         """Return the offset for a word, file and offset, GTID set or time. Raises LostPosition, ConfigError."""
         info = self.info
+        if start == "earliest":
+            info = with_archive(info, self.source.endpoint, None)
         with self._asking():
             return resolve_start(self.source.endpoint, self.connection, info, start, self.source.server_id).as_offset()
 
@@ -413,7 +425,7 @@ class MySQLSession:
 
         Several readers share a long backlog of MySQL; MariaDB has one reader.
         """
-        info, source = self.info, self.source
+        info, source = self.logged(start), self.source
         known_position = Position.of(start)
         begin = dump_start(info, known_position)
         goes_on = self.goes_on(start)
@@ -552,7 +564,7 @@ class MySQLSchemaHistory:
     ) -> SchemaState:
         """Read today's definitions; a table that a statement changed since ``at`` is unknown in them."""
         session = self.session
-        info = session.info
+        info = session.logged(at)
         with session._asking():
             return snapshot_at(
                 self._endpoint,
@@ -565,8 +577,8 @@ class MySQLSchemaHistory:
             )
 
     def has(self, at: Offset) -> bool:
-        """Return True if the log file of ``at`` is still on the server."""
-        return Position.of(at).file in {name for name, _ in self.session.info.binary_logs}
+        """Return True if the log file of ``at`` is still on the server, or archived."""
+        return Position.of(at).file in {name for name, _ in self.session.logged(at).binary_logs}
 
     def is_same_log(self, at: Offset) -> bool:
         """Read the last event before ``at`` again; False if it is another one than was read."""
@@ -578,7 +590,7 @@ class MySQLSchemaHistory:
         self, definitions: Definitions, start: Offset, stop: Offset, progress: Callable[[], None] | None = None
     ) -> None:
         """Read the DDL statements between two offsets from the log and apply them."""
-        info, names = self.session.info, self.session.collations
+        info, names = self.session.logged(start), self.session.collations
         wanted_selection = Selection.compile(self.session.source.pipeline.capture)
         tracker = SchemaTracker(
             lambda: _own(definitions),
@@ -604,7 +616,7 @@ class MySQLSchemaHistory:
         """Read today's definition on a connection of its own. Raises SchemaUnknown if it changed since ``at``."""
         number = self.session.source.server_id
         with open_connection(self._endpoint) as connection:
-            info = server_info(connection)
+            info = with_archive(server_info(connection), self._endpoint, Position.of(at).file)
             return reread_table(
                 self._endpoint, connection, info, table, dump_start(info, Position.of(at)), server_id=number
             )

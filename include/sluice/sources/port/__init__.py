@@ -41,13 +41,21 @@ from sluice.sources.port.log import (
     TellsRetention,
 )
 from sluice.sources.port.server import Blindness, SourceIdentity, SourceTable, changed_meanwhile, raise_first
-from sluice.sources.port.session import Asked, FollowsTimelines, LogsPartialRows, PreparesSource, SourceSession
+from sluice.sources.port.session import (
+    ArchivesLog,
+    Asked,
+    FollowsTimelines,
+    LogsPartialRows,
+    PreparesSource,
+    SourceSession,
+)
 from sluice.sources.port.source import NamesConnector, Source
 
 __all__ = [
-    "Asked", "Blindness", "ChangeSink", "ChunkKey", "ChunkReader", "ChunkTable", "DigestReader", "DigestsLog",
-    "Finding", "FollowsTimelines", "Key", "KeyText", "LogWatch", "LogsPartialRows", "NamesConnector", "PreparesSource",
-    "ReadsInParts", "RetainedLog", "RetainsForUs", "SchemaHistory", "SharedDigestReader", "SnapshotDigest",
-    "SnapshotDigestReader", "Source", "SourceIdentity", "SourceLoad", "SourceSession", "SourceTable", "StreamLimits",
-    "StreamResult", "TableFilter", "TellsRetention", "Watermarker", "changed_meanwhile", "raise_first",
+    "ArchivesLog", "Asked", "Blindness", "ChangeSink", "ChunkKey", "ChunkReader", "ChunkTable", "DigestReader",
+    "DigestsLog", "Finding", "FollowsTimelines", "Key", "KeyText", "LogWatch", "LogsPartialRows", "NamesConnector",
+    "PreparesSource", "ReadsInParts", "RetainedLog", "RetainsForUs", "SchemaHistory", "SharedDigestReader",
+    "SnapshotDigest", "SnapshotDigestReader", "Source", "SourceIdentity", "SourceLoad", "SourceSession",
+    "SourceTable", "StreamLimits", "StreamResult", "TableFilter", "TellsRetention", "Watermarker",
+    "changed_meanwhile", "raise_first",
 ]  # fmt: skip

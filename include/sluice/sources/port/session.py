@@ -192,6 +192,17 @@ class PreparesSource(Protocol):
 
 
 @runtime_checkable
+class ArchivesLog(Protocol):
+    """Optional, of a :class:`SourceSession`: files of its log may be kept elsewhere for longer than at the server."""
+
+    def archive(self) -> Iterator[tuple[str, int]]:
+        """Copy the closed files that the archive lacks, and yield (name, bytes) of each.
+
+        Raises ConfigError if the pipeline names no archive.
+        """
+
+
+@runtime_checkable
 class LogsPartialRows(Protocol):
     """Optional, of a :class:`SourceSession`: its log may have only some columns of a change."""
 

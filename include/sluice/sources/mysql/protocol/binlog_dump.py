@@ -36,7 +36,7 @@ class PrefetchedLogin:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="login")
         self._began = time.monotonic()
         self._endpoint = endpoint
-        self._made: Future[Any] | None = self._pool.submit(_prepared, endpoint, **stream_settings(endpoint))
+        self._made: Future[Any] | None = self._pool.submit(prepared, endpoint, **stream_settings(endpoint))
 
     def connection(self, **settings: Any) -> Any:
         """Return the connection, for its one user.
@@ -46,7 +46,7 @@ class PrefetchedLogin:
         future, self._made = self._made, None
         if future is None or time.monotonic() - self._began > _EARLY_S:
             _hang_up(future)
-            return _prepared(self._endpoint, **settings)
+            return prepared(self._endpoint, **settings)
         return future.result()
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class BinlogDump:
                 report_slave={"hostname": socket.gethostname()[:60], "username": "sluice", "password": "", "port": 0},
                 is_mariadb=False,  # True would ignore file and offset
                 enable_logging=False,
-                pymysql_wrapper=login.connection if login else partial(_prepared, endpoint),
+                pymysql_wrapper=login.connection if login else partial(prepared, endpoint),
             )
             self._reader._BinLogStreamReader__connect_to_stream()  # its only way to start a dump without reading events
             self._reader._BinLogStreamReader__connected_stream = True
@@ -145,7 +145,8 @@ def _login(**settings: Any) -> Any:
     return pymysql.connect(**settings)
 
 
-def _prepared(endpoint: Endpoint, **settings: Any) -> Any:
+def prepared(endpoint: Endpoint, **settings: Any) -> Any:
+    """Return a connection on which the server sends a log with its checksums, and heartbeats."""
     connection = log_in(endpoint, _login, settings)
     with connection.cursor() as cursor:  # the new names of what mysql-replication sets by the old ones
         cursor.execute(

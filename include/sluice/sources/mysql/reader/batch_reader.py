@@ -40,6 +40,7 @@ from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
 from sluice.sources.mysql.position import Position, is_mariadb
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
+from sluice.sources.mysql.protocol.log_archive import open_log
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.file_reader import BinlogRangeReader
 from sluice.sources.mysql.reader.log_part import Backlog, LogReading, OpenConnections
@@ -112,7 +113,7 @@ def capture(
         )
         session = BinlogReader(catalog, reading, batch, ahead, opened.layouts)
         if stream is None:
-            stream = BinlogDump(
+            stream = open_log(
                 endpoint, server_id=reading.server_id, start=ahead.last, mariadb=mariadb, login=opened.login
             )
         keeps_stream = False

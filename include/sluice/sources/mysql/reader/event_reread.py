@@ -25,6 +25,7 @@ from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events.server_error import server_error
 from sluice.sources.mysql.position import LastEvent, Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
+from sluice.sources.mysql.protocol.log_archive import open_log
 from sluice.sources.mysql.server.connection import open_connection, rows_of
 
 _log = structlog.get_logger()
@@ -137,7 +138,7 @@ def reread(
         return None
     near = expected.file == start.file and 0 < start.offset - expected.offset <= READ_AGAIN_BYTES + 2**16
     from_there = replace(start, file=expected.file, offset=expected.offset, last_event=None)
-    stream = BinlogDump(endpoint, server_id=server_id, start=from_there, mariadb=mariadb, login=login)
+    stream = open_log(endpoint, server_id=server_id, start=from_there, mariadb=mariadb, login=login)
     actual: str | None = None
     try:
         actual, rest = _compare(stream, from_there, expected, start.offset if near else None)
@@ -307,7 +308,7 @@ def _begun(endpoint: Endpoint, start: Position, file: str, *, server_id: int, ma
 def _events(endpoint: Endpoint, start: Position, file: str, *, server_id: int, mariadb: bool) -> Iterator[_Event]:
     """Yield the events of a file from its first on."""
     place = replace(start, file=file, offset=4, last_event=None)
-    stream = BinlogDump(endpoint, server_id=server_id, start=place, mariadb=mariadb)
+    stream = open_log(endpoint, server_id=server_id, start=place, mariadb=mariadb)
     try:
         yield from _Packets(stream, place)
     finally:

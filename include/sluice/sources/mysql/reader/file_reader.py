@@ -24,7 +24,7 @@ from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.position import Position, is_mariadb
-from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
+from sluice.sources.mysql.protocol.log_archive import open_log
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.log_part import LogReading
 from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange
@@ -122,9 +122,7 @@ class BinlogRangeReader:
     def run(self, cancelled: threading.Event) -> bool:
         """Read to the end of the piece. False if it can only be read in its turn, or it is no longer wanted."""
         reading = self._reading
-        stream = BinlogDump(
-            reading.endpoint, server_id=reading.server_id, start=self._piece.start, mariadb=self._mariadb
-        )
+        stream = open_log(reading.endpoint, server_id=reading.server_id, start=self._piece.start, mariadb=self._mariadb)
         try:
             self._scanner.s[sc.S_CRC] = int(stream.checksum)
             self._intake = ScannerFeed(stream, self._scanner, max_event_bytes=reading.limits.max_event_bytes)

@@ -10,7 +10,7 @@ from sluice.config.connections import Endpoint
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
 from sluice.sources.mysql.position import Position, is_mariadb
-from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
+from sluice.sources.mysql.protocol.log_archive import open_log
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.server.server_ids import lookahead_id
 
@@ -30,7 +30,7 @@ def statements_between(
 
     Rows are framed and skipped.
 
-    ``progress`` is called now and then; what it raises ends the reading. Raises what :class:`BinlogDump` and
+    ``progress`` is called now and then; what it raises ends the reading. Raises what :func:`open_log` and
     :class:`Scanner` raise.
     """
     if not stop.follows(start):
@@ -44,7 +44,7 @@ def statements_between(
     scanner = Scanner(
         start, tables=lambda *_: None, statement=see, seal=lambda _: None, reread=lambda *_: (), mariadb=mariadb
     )
-    stream = BinlogDump(endpoint, server_id=lookahead_id(server_id), start=start, mariadb=mariadb)
+    stream = open_log(endpoint, server_id=lookahead_id(server_id), start=start, mariadb=mariadb)
     try:
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=2**62, max_bytes=2**62, stop=stop)

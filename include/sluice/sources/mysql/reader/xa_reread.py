@@ -23,6 +23,7 @@ from sluice.sources.mysql.events.packets import bytes_of_next
 from sluice.sources.mysql.events.unreadable import AROUND
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
+from sluice.sources.mysql.protocol.log_archive import open_log
 from sluice.sources.mysql.server.connection import open_connection, rows_of, source_errors
 from sluice.sources.mysql.server.server_ids import prepared_id
 
@@ -107,7 +108,7 @@ class PreparedReader:
 
     def _log(self, start: Position) -> Iterator[bytes]:
         """Yield events from a position on, without their checksums."""
-        stream = BinlogDump(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
+        stream = open_log(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
         checksum = stream.checksum
         try:
             while True:
@@ -157,7 +158,7 @@ class PreparedReader:
     def _survey(self, start: Position, stop: Position) -> list[xa.Prepared]:
         """Return what was prepared in a part of the log and is still waiting at its end."""
         scanner = _Survey(start, stop, mariadb=self._mariadb)
-        stream = BinlogDump(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
+        stream = open_log(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
         buffer = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
         used = end = 0
         try:

@@ -139,7 +139,8 @@ class ServerInfo:
         dialect: MySQL's or MariaDB's; version: as printed; numbers: its first three numbers.
         server_uuid: ``@@server_uuid``, or ``mariadb:<server_id>``.
         head: where its log ends now; None-like (file ``""``) if it keeps no log.
-        binary_logs: (name, size in bytes) of each log file, oldest first.
+        binary_logs: (name, size in bytes) of each log file, oldest first; archived ones in front.
+        archived: how many of them are archived. not_archived: the file in front of them; "" without an archive.
         variables: the settings that matter here, lower-case names.
         do_db, ignore_db: schemas that alone get into the log, or do not (``binlog_do_db``, ``binlog_ignore_db``).
     """
@@ -154,6 +155,8 @@ class ServerInfo:
     variables: dict[str, str] = field(default_factory=dict)
     do_db: tuple[str, ...] = ()
     ignore_db: tuple[str, ...] = ()
+    archived: int = 0
+    not_archived: str = ""
 
     @property
     def is_mariadb(self) -> bool:

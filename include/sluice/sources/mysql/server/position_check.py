@@ -64,6 +64,8 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
             why = f"{have}: its numbering was reset (RESET BINARY LOGS), or it is a copy from an older backup"
         else:
             why = f"it was purged before it was captured{_age(cursor)}; {have}"
+            if info.not_archived:
+                why += f", and source.archive lacks {info.not_archived}"
             kind = LogPurged
         return [
             Finding(
@@ -76,7 +78,7 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
             )
         ]
     name, size = sizes[number]
-    if cursor.offset > size:
+    if cursor.offset > size and name not in dict(info.binary_logs[: info.archived]):
         return [
             Finding(
                 "error",
