@@ -23,7 +23,7 @@ from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server.connection import collations, open_connection, server_info
-from tests.support.grammar.ddl_grammar import MODES, Grammar, Session
+from tests.support.grammar.ddl_grammar import Grammar
 from tests.support.grammar.definitions import comparable, differing
 
 STATEMENTS = int(os.environ.get("SLUICE_DDL_STATEMENTS", "120"))
@@ -57,7 +57,10 @@ class Walk:
     def run(self, count: int) -> None:
         """Run statements and note what the server says after each."""
         for begun in range(0, count, SESSION):
-            with contextlib.closing(self._session()) as connection, connection.cursor() as cursor:
+            with (
+                contextlib.closing(self.grammar.open_session(self.server)) as connection,
+                connection.cursor() as cursor,
+            ):
                 for _ in range(min(SESSION, count - begun)):
                     sql = self.grammar.statement()
                     try:
@@ -69,29 +72,6 @@ class Walk:
                         continue
                     self.accepted += 1
                     self._note(sql)
-
-    def _session(self) -> Any:
-        modes = tuple(m for m in MODES if self.choose.random() < 0.2)
-        strict = ("STRICT_ALL_TABLES",) if self.choose.random() < 0.4 else ()
-        charset = self.choose.choice(["utf8mb4", "utf8mb4", "utf8mb4", "latin1", "sjis", "gbk"])
-        self.grammar.session = Session(modes, charset)
-        connection = self.server.connect(self.schema, charset=charset)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                f"SET SESSION sql_mode = '{','.join((*modes, *strict))}', foreign_key_checks = "
-                f"{self.choose.randint(0, 1)}"
-            )
-            explicit = "ON" if self.choose.random() < 0.7 else "OFF"
-            cursor.execute(f"SET SESSION explicit_defaults_for_timestamp = {explicit}")
-            if not self.flavour.mariadb:
-                cursor.execute(
-                    f"SET SESSION sql_generate_invisible_primary_key = {'ON' if self.choose.random() < 0.1 else 'OFF'}"
-                )
-                cursor.execute(
-                    "SET SESSION default_collation_for_utf8mb4 = "
-                    + self.choose.choice(["DEFAULT", "utf8mb4_general_ci"])
-                )
-        return connection
 
     def _note(self, sql: str) -> None:
         with self.probe.cursor() as cursor:

@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 
@@ -96,6 +97,26 @@ class Grammar:
     tables: Mapping[str, TableDefinition] = field(default_factory=dict)
     session: Session = field(default_factory=Session)
     _reserved: set[str] = field(default_factory=set)
+
+    def open_session(self, server: Any) -> Any:
+        """Return a connection to ``server`` whose settings are drawn; the next statements are written for them."""
+        modes = tuple(m for m in MODES if self.chance(0.2))
+        strict = ("STRICT_ALL_TABLES",) if self.chance(0.4) else ()
+        charset = self.one(["utf8mb4", "utf8mb4", "utf8mb4", "latin1", "sjis", "gbk"])
+        self.session = Session(modes, charset)
+        settings = {
+            "sql_mode": f"'{','.join((*modes, *strict))}'",
+            "foreign_key_checks": str(self.choose.randint(0, 1)),
+            "explicit_defaults_for_timestamp": "ON" if self.chance(0.7) else "OFF",
+        }
+        if not self.mariadb:
+            settings["sql_generate_invisible_primary_key"] = "ON" if self.chance(0.1) else "OFF"
+            settings["default_collation_for_utf8mb4"] = self.one(["DEFAULT", "utf8mb4_general_ci"])
+        connection = server.connect(self.schema, charset=charset)
+        with connection.cursor() as cursor:
+            for name, value in settings.items():
+                cursor.execute(f"SET SESSION {name} = {value}")
+        return connection
 
     # -- the pieces ----------------------------------------------------------------------------------------------------
     def chance(self, share: float) -> bool:
