@@ -63,6 +63,7 @@ MYSQL = Packages(
 MARIADB = Packages(
     "mariadb", ("mariadb-server-core", "mariadb-client-core"), None, ("usr/sbin/mariadbd", "usr/bin/mariadbd")
 )
+MARIADB_11_8 = Packages("mariadb-trixie", MARIADB.names, "trixie")
 POSTGRESQL = Packages(
     "postgresql",
     ("postgresql-18",),

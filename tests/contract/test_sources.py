@@ -46,11 +46,15 @@ from tests.support.twins.source_kinds import (
     server_case,
 )
 
-CASES = {"memory": "memory", "mysql_source": "mysql", "mariadb": "mysql", "postgresql_source": "postgresql"}
+CASES = {
+    "memory": "memory", "mysql_source": "mysql", "mariadb": "mysql", "mariadb_11_8": "mysql",
+    "postgresql_source": "postgresql",
+}  # fmt: skip
 """``memory`` or the fixture of a server -> the kind of source it is."""
+ONLY_IN_FULL = {"mariadb_11_8": pytest.mark.full}
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=[pytest.param(name, marks=ONLY_IN_FULL.get(name, ())) for name in CASES])
 def case(request: pytest.FixtureRequest, fresh_schema: Any) -> Iterator[SourceCase]:
     """A source with one empty table ``a`` (id, v)."""
     if request.param == "memory":

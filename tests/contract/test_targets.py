@@ -81,7 +81,7 @@ def run(check: Check, bench: Bench, *, only: set[int] | None = None) -> None:
     check.run(bench)
 
 
-@pytest.fixture(params=["mysql_target", "mariadb"])
+@pytest.fixture(params=["mysql_target", "mariadb", pytest.param("mariadb_11_8", marks=pytest.mark.full)])
 def server(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from devstack import delta_spark, processes
+from devstack import delta_spark, packages, processes
 from devstack.clickhouse import ClickHouseServer, find_clickhouse
 from devstack.debian import FetchFailed
 from devstack.elasticsearch import SearchServer, find_search
 from devstack.iceberg_rest import RestCatalogServer, find_rest_catalog
 from devstack.kafka import KafkaServer, find_kafka
-from devstack.mariadb import MariaDBServer
+from devstack.mariadb import MariaDBServer, fetched_mariadb
 from devstack.mysql import MySQLServer
 from devstack.registry import RegistryServer, find_registry
 from devstack.spark import SparkConnectServer
@@ -86,6 +86,15 @@ def mariadb(server_folder: Path) -> Iterator[MariaDBServer]:
     """A MariaDB with row log and full metadata; connection id ``test_mariadb``."""
     with MariaDBServer(server_folder / "mariadb", server_id=103, options={"debug_no_sync": 1}) as server:
         os.environ["AIRFLOW_CONN_TEST_MARIADB"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_11_8(server_folder: Path) -> Iterator[MariaDBServer]:
+    """The same of the next long-term version, which logs updates and deletes without generated columns."""
+    distribution = or_skip("MariaDB 11.8", fetched_mariadb, packages.MARIADB_11_8)
+    folder = server_folder / "mariadb-11.8"
+    with MariaDBServer(folder, distribution=distribution, server_id=104, options={"debug_no_sync": 1}) as server:
         yield server
 
 
