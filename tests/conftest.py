@@ -239,6 +239,7 @@ from tests.support.servers.fixtures import (  # noqa: E402
     iceberg_rest,
     kafka,
     mariadb,
+    mariadb_11_8,
     mysql_source,
     mysql_target,
     opensearch,
@@ -260,7 +261,8 @@ from tests.support.servers.fixtures import (  # noqa: E402
 from tests.support.twins.servers import twin_source, twin_target, twin_zookeeper  # noqa: E402
 
 SERVERS = frozenset({
-    "clickhouse", "elasticsearch", "ferretdb", "iceberg_rest", "kafka", "mariadb", "mysql_source", "mysql_target",
+    "clickhouse", "elasticsearch", "ferretdb", "iceberg_rest", "kafka", "mariadb", "mariadb_11_8", "mysql_source",
+    "mysql_target",
     "opensearch", "postgis", "postgresql", "postgresql_15", "postgresql_source", "rabbitmq",
     "redis_server", "schema_registry", "shared_airflow", "spark_connect", "spark_delta", "zookeeper",
     "zookeeper_ensemble",
@@ -269,7 +271,8 @@ SERVERS = frozenset({
 
 __all__ = [
     "browser", "clickhouse", "elasticsearch", "ferretdb", "fresh_pg_schema", "fresh_schema", "h2", "iceberg_rest",
-    "kafka", "mariadb", "mysql_source", "mysql_target", "opensearch", "oracle_twin", "postgis", "postgresql",
+    "kafka", "mariadb", "mariadb_11_8", "mysql_source",
+    "mysql_target", "opensearch", "oracle_twin", "postgis", "postgresql",
     "postgresql_15", "postgresql_source", "rabbitmq", "redis_server", "schema_registry", "server_folder",
     "shared_airflow", "spark_connect", "spark_delta", "twin_source", "twin_target", "twin_zookeeper", "zookeeper",
     "zookeeper_ensemble",

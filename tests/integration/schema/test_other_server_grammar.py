@@ -31,6 +31,7 @@ EPISODES = int(os.environ.get("SLUICE_DDL_EPISODES", "12"))
 SEEDS = {"mysql_source": 7, "mariadb": 8}
 STATEMENTS = 10
 """Statements of an episode, which a stop ends earlier."""
+ACKS = "_sluice_ack"
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit", "geometry", "point", "vector",
     "linestring", "polygon", "geometrycollection", "geomcollection", "multipoint")  # fmt: skip
 
@@ -93,7 +94,8 @@ class Episode:
             session.commit()
 
     def _differences(self, tables: list[TableDefinition]) -> list[str]:
-        here, there = ({row[0] for row in self._of(side, "SHOW TABLES")} for side in self._sides())
+        show = "SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'"
+        here, there = ({row[0] for row in self._of(side, show) if row[0] != ACKS} for side in self._sides())
         if here != there:
             return [f"tables: {sorted(here ^ there)}"]
         differences = []
@@ -162,4 +164,4 @@ def test_statements_of_the_grammar_at_the_other_kind_of_server(
     print(f"seed {seed}: {delivered} delivered, stops: {dict(stops)}")
     assert not wrong, f"seed {seed}: {len(wrong)} of {EPISODES}\n" + "\n".join(wrong)
     assert delivered > EPISODES * STATEMENTS // 3
-    assert set(stops) <= {"LoadError", "UnsupportedSchemaChange"}, stops
+    assert set(stops) <= {"LoadError", "MappingError", "UnsupportedSchemaChange"}, stops

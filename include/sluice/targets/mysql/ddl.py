@@ -131,11 +131,13 @@ def session_settings(change: SchemaChange, *, mariadb: bool) -> list[str]:
     if is_mariadb(change) == mariadb:  # the numbers of collations are each one's own
         if session.collation is not None:
             settings.append(f"collation_connection = {session.collation}")
-        if session.timestamps_explicit is not None:
-            settings.append(f"explicit_defaults_for_timestamp = {int(session.timestamps_explicit)}")
         if session.utf8mb4_collation in _UTF8MB4 and not mariadb:
             settings.append(f"default_collation_for_utf8mb4 = {_UTF8MB4[session.utf8mb4_collation]}")
     session_settings = [f"SET SESSION {', '.join(settings)}"]
+    if session.timestamps_explicit is not None:
+        explicit = f"explicit_defaults_for_timestamp = {int(session.timestamps_explicit)}"
+        # before MariaDB 10.10 it is the server's alone
+        session_settings[0] += f" /*M!101000 , {explicit} */" if mariadb else f", {explicit}"
     if session.time_zone is not None:
         session_settings.append(f"SET SESSION time_zone = {text_literal(session.time_zone)}")
     return session_settings
