@@ -68,6 +68,32 @@ def test_runs_follow_one_another_and_none_is_left_out() -> None:
     assert interval(following) == (last.end, datetime(2025, 10, 26, 23, tzinfo=UTC))
 
 
+def test_a_run_has_the_begin_of_its_interval_as_its_partition() -> None:
+    """By the clock of the zone; a run that ended gives the interval that the next one follows."""
+    timetable = CompleteTimetable("0 0 * * *", "Europe/Berlin", partitioned=True)
+    timetable = CompleteTimetable.deserialize(timetable.serialize())
+    last = SimpleNamespace(
+        partition_key="2025-10-25T00:00:00",
+        data_interval_start=datetime(2025, 10, 24, 22, tzinfo=UTC),
+        data_interval_end=datetime(2025, 10, 25, 22, tzinfo=UTC),
+    )
+    restriction = TimeRestriction(instance(datetime(2024, 1, 1, tzinfo=UTC)), None, catchup=False)
+    following = timetable.next_dagrun_info_v2(
+        last_dagrun_info=timetable.run_info_from_dag_run(dag_run=last), restriction=restriction
+    )
+    assert following is not None
+    assert interval(following) == (last.data_interval_end, datetime(2025, 10, 26, 23, tzinfo=UTC))
+    assert following.run_after == following.data_interval.end
+    assert following.partition_key == "2025-10-26T00:00:00"
+    assert (
+        timetable.resolve_partition_date(following.partition_key) == following.partition_date == last.data_interval_end
+    )
+    two_days = {"earliest": datetime(2025, 10, 25), "latest": datetime(2025, 10, 26)}
+    backfilled = list(timetable.iter_partition_dagrun_infos(**two_days))
+    assert [info.partition_key for info in backfilled] == [last.partition_key, following.partition_key]
+    assert interval(backfilled[1]) == interval(following)
+
+
 # -- its tasks ---------------------------------------------------------------------------------------------------------
 
 

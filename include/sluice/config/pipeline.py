@@ -1246,6 +1246,11 @@ class CompleteConfig(StrictModel):
         timedelta(days=1), description="From one time to the next: 5m to 1d, a part of an hour or of a day."
     )
     timezone: str = Field("UTC", description="The time zone in which a day begins, such as Europe/Berlin.")
+    partitions: bool = Field(
+        False,
+        description="The events have the day, or hour, that is complete as their partition key: for DAGs with a "
+        "PartitionedAssetTimetable. Airflow then opens no run of a DAG that waits for the asset without partitions.",
+    )
 
     @field_validator("every")
     @classmethod

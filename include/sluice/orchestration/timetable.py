@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pendulum
 from airflow.sdk import timezone
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _CLOCK_GRAIN = timedelta(seconds=1)
 _STEP = timedelta(microseconds=1)
+_KEY_FORMAT = "%Y-%m-%dT%H:%M:%S"
+"""A partition key, as Airflow's own timetables write it and its mappers read it by default."""
 
 
 class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
@@ -113,12 +117,15 @@ class CompleteTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
         cron: as :attr:`sluice.config.pipeline.CompleteConfig.cron` has it: the length of an interval. Airflow's own
             arithmetic with it fails where a clock change is shorter than an hour.
         timezone: name of a time zone.
+        partitioned: a run has the begin of its interval as its partition key, and so have the events of its tasks. It
+            keeps its interval, unlike runs of Airflow's own partitioned timetables.
     """
 
     description = "At each time of complete: in the pipeline file."
 
-    def __init__(self, cron: str, timezone: Any) -> None:
+    def __init__(self, cron: str, timezone: Any, *, partitioned: bool = False) -> None:
         super().__init__(cron, timezone)
+        self.partitioned = partitioned
         minutes, hours = (part.removeprefix("*/") for part in cron.split()[:2])
         self._every = timedelta(minutes=int(minutes)) if hours == "*" else timedelta(hours=int(hours) or 24)
 
@@ -134,6 +141,42 @@ class CompleteTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
         """Return the interval that follows the last one; the newest one if there is none yet."""
         if last_automated_data_interval is not None:
             restriction = restriction._replace(earliest=None, catchup=True)
-        return super().next_dagrun_info(
+        info = super().next_dagrun_info(
             last_automated_data_interval=last_automated_data_interval, restriction=restriction
         )
+        return self._with_partition(info.data_interval) if info is not None and self.partitioned else info
+
+    def _with_partition(self, interval: DataInterval) -> DagRunInfo:
+        start = interval.start
+        return DagRunInfo(interval.end, interval, start, start.in_timezone(self._timezone).strftime(_KEY_FORMAT))
+
+    def run_info_from_dag_run(self, *, dag_run: Any) -> DagRunInfo:
+        """Return the interval of a run: Airflow gives none for one with a partition key."""
+        if dag_run.partition_key is None or dag_run.data_interval_start is None:
+            return super().run_info_from_dag_run(dag_run=dag_run)
+        start, end = map(pendulum.instance, (dag_run.data_interval_start, dag_run.data_interval_end))
+        return self._with_partition(DataInterval(start, end))
+
+    def iter_partition_dagrun_infos(self, *, earliest: datetime, latest: datetime) -> Iterator[DagRunInfo]:
+        """Yield the runs of a backfill: one for each interval that begins between two moments."""
+        earliest, latest = self.localize_partition_datetime(earliest), self.localize_partition_datetime(latest)
+        start = self._align_to_next(earliest)
+        while start <= latest:
+            end = self._get_next(start)
+            yield self._with_partition(DataInterval(start, end))
+            start = end
+
+    def _decode_partition_date(self, partition_key: str) -> datetime:
+        return datetime.strptime(partition_key, _KEY_FORMAT).replace(tzinfo=ZoneInfo(str(self._timezone)))
+
+    def serialize(self) -> dict[str, Any]:
+        """Return what :meth:`deserialize` takes."""
+        stored: dict[str, Any] = super().serialize()
+        return stored | {"partitioned": True} if self.partitioned else stored
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> CompleteTimetable:
+        """Create the timetable from what is stored."""
+        timetable: CompleteTimetable = super().deserialize(data)
+        timetable.partitioned = data.get("partitioned", False)
+        return timetable

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -20,13 +21,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1800)]
 DAG = "complete__daily"
 EVERY = timedelta(minutes=5)
 TEAM = """\
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, IdentityMapper, PartitionedAssetTimetable
 from airflow.providers.standard.operators.empty import EmptyOperator
 from sluice.orchestration.complete_tables import SluiceTableSensor
 
 URI = "{uri}"
 
 with DAG("report", schedule=[Asset("complete+" + URI)]):
+    EmptyOperator(task_id="make")
+
+PARTITIONS = PartitionedAssetTimetable(assets=Asset("complete+" + URI.replace("_daily/", "_parts/")))
+
+with DAG("report_of_a_partition", schedule=PARTITIONS):
     EmptyOperator(task_id="make")
 
 with DAG("waits", schedule=None, params={{"until": "2000-01-01T00:00:00+00:00"}}):
@@ -39,8 +45,13 @@ def orders(
     tmp_path_factory: pytest.TempPathFactory, mysql_source: Any, mysql_target: Any, zookeeper: Any
 ) -> Iterator[Case]:
     folder = tmp_path_factory.mktemp("daily")
-    more = "{max_time: 2s}\ncomplete: {every: 5m, timezone: Europe/Berlin}"
-    with orders_case(folder, mysql_source, mysql_target, zookeeper, name="daily", run=more) as made:
+    more = "{{max_time: 2s}}\ncomplete: {{every: 5m, timezone: Europe/Berlin, partitions: {}}}"
+    servers = (folder, mysql_source, mysql_target, zookeeper)
+    with (
+        orders_case(*servers, name="parts", run=more.format("true")) as other,
+        orders_case(*servers, name="daily", run=more.format("false")) as made,
+    ):
+        made.connections |= other.connections
         yield made
 
 
@@ -61,7 +72,7 @@ def east(
         **BEATS,
     }
     with airflow(server_folder / "complete", orders.folder, orders.connections, settings, JUDGES) as started:
-        for dag in ("sync__daily", DAG, "report", "waits"):
+        for dag in ("sync__daily", DAG, "report", "waits", "sync__parts", "complete__parts", "report_of_a_partition"):
             started.api.wait_for_dag(dag, 300)
         yield started
 
@@ -96,3 +107,16 @@ def test_each_table_is_complete_at_each_time_once(orders: Case, east: TestAirflo
     assert east.wait_for_run("waits", waiting) == "success", "the sensor"
     [task] = east.tasks("waits", waiting)
     assert datetime.fromisoformat(task["end_date"]) >= datetime.fromisoformat(later)
+
+
+def test_a_dag_of_partitions_gets_each_of_them_once(east: TestAirflow) -> None:
+    """Keys are the begins of intervals, by the clock of the pipeline's time zone."""
+    wait_until(lambda: len(east.runs("report_of_a_partition", state="success")) >= 2, "two partitions", 900)
+    keys = [run["partition_key"] for run in east.runs("report_of_a_partition")]
+    assert len(keys) == len(set(keys))
+    events = east.api.call("GET", "/assets/events?source_dag_id=complete__parts&limit=100") or {}
+    for event in events["asset_events"]:
+        begin = datetime.fromisoformat(event["extra"]["until"]).astimezone(ZoneInfo("Europe/Berlin")) - EVERY
+        assert event["partition_key"] == begin.strftime("%Y-%m-%dT%H:%M:%S")
+    assert set(keys) <= {event["partition_key"] for event in events["asset_events"]}
+    assert {run["state"] for run in east.runs("complete__parts", state="failed")} == set()

@@ -42,7 +42,9 @@ def build_complete_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     with DAG(
         dag_id=complete_id_of(pipeline.pipeline),
         description=f"Tells when the tables of {pipeline.pipeline} are complete",
-        schedule=CompleteTimetable(pipeline.complete.cron, pipeline.complete.timezone),
+        schedule=CompleteTimetable(
+            pipeline.complete.cron, pipeline.complete.timezone, partitioned=pipeline.complete.partitions
+        ),
         start_date=START,
         catchup=False,
         max_active_runs=8,
