@@ -1,7 +1,10 @@
-"""An Airflow on PostgreSQL with two schedulers: they share the runs of a pipeline, and one goes on where the other died."""
+"""An Airflow on PostgreSQL with two schedulers, whose pipelines lie in a DAG bundle: the schedulers share the runs of a
+pipeline, and one goes on where the other died.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -18,11 +21,17 @@ from tests.support.tables.orders import orders_case, settled, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 DATABASE, DAG = "airflow_of_two", "sync__shared"
+DAG_FILE = """\
+from pathlib import Path
+from sluice.orchestration.dags import all_dags  # Airflow reads files with the words airflow and dag
+
+globals().update(all_dags(Path(__file__).parent / "pipelines"))
+"""
 
 
 @pytest.fixture
 def orders(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
-    with orders_case(tmp_path / "pipelines", mysql_source, mysql_target, zookeeper, name="shared") as pipeline:
+    with orders_case(tmp_path / "bundle/pipelines", mysql_source, mysql_target, zookeeper, name="shared") as pipeline:
         yield pipeline
 
 
@@ -30,14 +39,18 @@ def orders(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any)
 def east(orders: Case, postgresql: Any, server_folder: Path, tmp_path: Path) -> Iterator[TestAirflow]:
     postgresql.execute(f"CREATE DATABASE {DATABASE}")
     address = f"postgresql+psycopg://postgres@127.0.0.1:{postgresql.port}/{DATABASE}"
+    (tmp_path / "bundle/sync.py").write_text(DAG_FILE)
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundle = {"name": "shop", "classpath": local, "kwargs": {"path": str(tmp_path / "bundle")}}
     settings = {
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": address,
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": address,
         "SLUICE_RULES": str(orders.folder / "rules"),
     }
     migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
     run_setup(migrate, "making Airflow's database", env={**os.environ, **settings, "AIRFLOW_HOME": str(tmp_path)})
-    with airflow(server_folder / "two_schedulers", orders.folder, orders.connections, settings) as started:
+    with airflow(server_folder / "two_schedulers", tmp_path / "elsewhere", orders.connections, settings) as started:
         started.api.wait_for_dag(DAG, 300)
         yield started
     postgresql.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
