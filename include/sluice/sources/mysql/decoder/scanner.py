@@ -38,10 +38,8 @@ from sluice.sources.mysql.position import LastEvent, Position
 ARENA_BYTES = 24 * 2**20
 _FAR = 2**62
 _TRANSIENT_KINDS = {3, 36, 37}  # stop, and group replication's
-_HEARTBEATS = {27, 41}
-_NOT_OF_THE_FILE = _HEARTBEATS | {4, 15}
+_NOT_OF_THE_FILE = ev.HEARTBEATS | {ev.ROTATE, ev.FORMAT}
 """Events that end no transaction and are not sent as the file has them."""
-_ARTIFICIAL = 0x20
 
 READ_AGAIN_BYTES = 2**18
 """An event of at most this size is read again to see whether the log is still the same; for a larger one, the event its
@@ -196,7 +194,7 @@ class Scanner:
     def _note_end(self, event: bytes, offset: int) -> None:
         """Note that the event (without its checksum) is the last one read, at ``offset``."""
         kind, log_pos, flags = event[4], event[13:17], int.from_bytes(event[17:19], "little")
-        if kind in _NOT_OF_THE_FILE or log_pos == bytes(4) or flags & _ARTIFICIAL:
+        if kind in _NOT_OF_THE_FILE or log_pos == bytes(4) or flags & ev.ARTIFICIAL:
             return
         size = int.from_bytes(event[9:13], "little")
         if size > READ_AGAIN_BYTES:
@@ -364,7 +362,7 @@ class Scanner:
         kind = event[4]
         s = self.s
         flags = int.from_bytes(event[17:19], "little")
-        if kind in _HEARTBEATS:
+        if kind in ev.HEARTBEATS:
             return False
         if kind == 19:
             self.slots.meet(event[ev.HEADER :])

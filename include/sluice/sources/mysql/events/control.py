@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from sluice.errors import ChecksumMismatch, DecodeError, UnknownEvent
 
 HEADER = 19
+STOP, ROTATE, FORMAT, START_ENCRYPTION = 3, 4, 15, 164
+HEARTBEATS = frozenset({27, 41})
+ARTIFICIAL = 0x20
+"""A flag of events that the server sends and that are not in the file."""
 _PIECE_BYTES = 4 * 2**20
 
 NAMES = {

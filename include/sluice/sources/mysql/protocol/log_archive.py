@@ -24,17 +24,14 @@ from pymysql.constants.COMMAND import COM_BINLOG_DUMP
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, DecodeError, LogPurged, StorageUnavailable, WrongServer
 from sluice.model.log_files import split_file
+from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin, prepared, stream_settings
 from sluice.sources.mysql.server.connection import ServerInfo, source_errors
 
 _MAGIC, _ENCRYPTED = b"\xfebin", b"\xfdbin"
-_HEAD = 19
-_ROTATE, _FORMAT, _START_ENCRYPTION = 4, 15, 164
-_ARTIFICIAL = 0x20
 _BLOCK = 2**20
 _FULL = 0xFFFFFF
-_HEARTBEATS = {27, 41}
 _ANNOTATED = 2
 """A flag of the request: MariaDB also sends the events that have the texts of statements."""
 _BY_HAND = "archive the file by `mysqlbinlog --read-from-remote-server --raw`"
@@ -227,7 +224,7 @@ class ArchivedDump(BinlogDump):
                     self._refuse(name, "is encrypted" if buffer[:4] == _ENCRYPTED else "is no file of a binary log")
                 at = place = 4
             out = bytearray()
-            while len(buffer) - at >= _HEAD:
+            while len(buffer) - at >= ev.HEADER:
                 size = int.from_bytes(buffer[at + 9 : at + 13], "little")
                 if len(buffer) - at < size:
                     break
@@ -237,7 +234,7 @@ class ArchivedDump(BinlogDump):
                     self.checksum = _has_checksum(event)
                     out += _packet(_rotation(name, offset, checksum=self.checksum))
                     out += _packet(event if offset <= 4 else _out_of_turn(event))
-                elif event[4] == _START_ENCRYPTION:  # MariaDB's: the rest is encrypted
+                elif event[4] == ev.START_ENCRYPTION:  # MariaDB's: the rest is encrypted
                     self._refuse(name, "is encrypted")
                 elif place >= offset:
                     out += _packet(event)
@@ -303,7 +300,7 @@ def _bytes_of(endpoint: Endpoint, info: ServerInfo, start: Position, size: int, 
         while place < size:
             event = opened._read_packet().get_all_data()[1:]
             end = int.from_bytes(event[13:17], "little")
-            if event[4] in _HEARTBEATS or not end or event[17] & _ARTIFICIAL:
+            if event[4] in ev.HEARTBEATS or not end or event[17] & ev.ARTIFICIAL:
                 continue
             place += len(event)
             if end != place & 0xFFFFFFFF:
@@ -324,7 +321,7 @@ def _codec(info: fs.FileInfo) -> str | None:
 
 def _has_checksum(description: bytes) -> bool:
     """Return True if the events of a file end with a checksum: so its description says, five bytes before its end."""
-    if description[4] != _FORMAT:
+    if description[4] != ev.FORMAT:
         raise DecodeError("an archived file does not begin with its format", hint="copy the file again")
     return description[-5] == 1
 
@@ -342,9 +339,9 @@ def _packet(event: bytes) -> bytes:
 def _rotation(name: str, offset: int, *, checksum: bool) -> bytes:
     """Return the event in front of a file that says its name and where it is read from."""
     body = offset.to_bytes(8, "little") + name.encode()
-    size = _HEAD + len(body) + 4 * checksum
-    head = bytes(4) + bytes([_ROTATE]) + bytes(4) + size.to_bytes(4, "little") + bytes(4)
-    event = head + _ARTIFICIAL.to_bytes(2, "little") + body
+    size = ev.HEADER + len(body) + 4 * checksum
+    head = bytes(4) + bytes([ev.ROTATE]) + bytes(4) + size.to_bytes(4, "little") + bytes(4)
+    event = head + ev.ARTIFICIAL.to_bytes(2, "little") + body
     return event + (zlib.crc32(event).to_bytes(4, "little") if checksum else b"")
 
 

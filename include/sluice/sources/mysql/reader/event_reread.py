@@ -30,9 +30,7 @@ from sluice.sources.mysql.server.connection import open_connection, rows_of
 
 _log = structlog.get_logger()
 
-_ROTATE, _FORMAT, _HEARTBEATS = 4, 15, {27, 41}
 _GTIDS = {33, 42, 162}
-_ARTIFICIAL = 0x20
 _LAST_ADDRESSABLE = 2**32 - 1
 _STEP_S = 1.0
 _SEARCHED_BYTES = 32 * 2**20
@@ -65,7 +63,7 @@ class _Event:
     @property
     def of_the_file(self) -> bool:
         flags = int.from_bytes(self.body[17:19], "little")
-        return self.body[4] not in {_ROTATE, _FORMAT} and self.end != 0 and not flags & _ARTIFICIAL
+        return self.body[4] not in {ev.ROTATE, ev.FORMAT} and self.end != 0 and not flags & ev.ARTIFICIAL
 
 
 class _Packets:
@@ -98,9 +96,9 @@ class _Packets:
             event = packet[5:]
             if len(event) < ev.HEADER or int.from_bytes(event[9:13], "little") != len(event):
                 raise ValueError("what stands there is no event")
-            if event[4] in _HEARTBEATS:
+            if event[4] in ev.HEARTBEATS:
                 return
-            if event[4] == _FORMAT:
+            if event[4] == ev.FORMAT:
                 self._checksum = ev.parse_format(event)[1]
             elif self._checksum:
                 if len(event) < ev.HEADER + 4 or zlib.crc32(event[:-4]) != struct.unpack("<I", event[-4:])[0]:
@@ -189,7 +187,7 @@ def _compare(stream: BinlogDump, start: Position, expected: LastEvent, until: in
     try:
         for event in packets:
             if not event.of_the_file:
-                format_packets += event.packet if event.body[4] == _FORMAT else b""
+                format_packets += event.packet if event.body[4] == ev.FORMAT else b""
                 continue
             if not met:
                 same = (event.size, zlib.crc32(event.body), event.body[4]) == (
@@ -300,7 +298,7 @@ def _how(endpoint: Endpoint, expected: LastEvent, start: Position, *, server_id:
 
 def _begun(endpoint: Endpoint, start: Position, file: str, *, server_id: int, mariadb: bool) -> int:
     for event in _events(endpoint, start, file, server_id=server_id, mariadb=mariadb):
-        if event.body[4] == _FORMAT:
+        if event.body[4] == ev.FORMAT:
             return int.from_bytes(event.body[:4], "little")
     return 0
 

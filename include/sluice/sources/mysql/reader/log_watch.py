@@ -37,9 +37,8 @@ _STEP_S = 2.0
 """A look reads no longer; the next one goes on. It is called several times a second, and reads some 100 MB a second."""
 
 _HEAD = 4
-_QUERY, _ROTATE, _FORMAT, _TABLE_MAP, _PAYLOAD = 2, 4, 15, 19, 40
+_QUERY, _TABLE_MAP, _PAYLOAD = 2, 19, 40
 _GTID, _TAGGED_GTID, _MARIADB_GTID, _MARIADB_GTID_LIST = 33, 42, 162, 163
-_ARTIFICIAL = 0x20
 _SILENT = frozenset({
     3, 5, 13, 14, 15, 16, 23, 24, 25, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 39, 41, 42, 160, 161, 162, 163, 164,
     166, 167, 168, 169, 170, 171,
@@ -246,19 +245,19 @@ class LogWatch:
         next_pos = int.from_bytes(data[begin + 13 : begin + 17], "little")
         flags = int.from_bytes(data[begin + 17 : begin + 19], "little")
         checked = 4 if self._dump is not None and self._dump.checksum else 0
-        if kind == _ROTATE:
+        if kind == ev.ROTATE:
             at = begin + ev.HEADER
             name = bytes(data[at + 8 : end - checked]).decode("utf-8", "replace")
             self._file, self._offset = name.rstrip("\0"), int.from_bytes(data[at : at + 8], "little")
             self._last = None
             return
-        if not next_pos or flags & _ARTIFICIAL or kind in {27, 41}:
+        if not next_pos or flags & ev.ARTIFICIAL or kind in ev.HEARTBEATS:
             return
         at_most = (self._offset & ~0xFFFFFFFF) | next_pos
         self._offset = at_most if at_most >= self._offset else at_most + 2**32
         self._time_s = int.from_bytes(data[begin : begin + 4], "little") or self._time_s
         here = self._read_to
-        self._last = (kind, bytes(data[begin:end])) if whole and end - begin < 2**16 and kind != _FORMAT else None
+        self._last = (kind, bytes(data[begin:end])) if whole and end - begin < 2**16 and kind != ev.FORMAT else None
         if kind == _TABLE_MAP:
             self._touch(data, begin, here)
         elif kind == _QUERY:

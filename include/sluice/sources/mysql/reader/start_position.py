@@ -15,6 +15,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import StartPosition
 from sluice.errors import ConfigError, LostPosition
 from sluice.mysql.client import undecoded
+from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.position import Position
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
@@ -23,7 +24,6 @@ from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 _FIRST_OFFSET = 4
 _GTID_EVENTS = {33, 34, 42, 162}  # GTID, anonymous GTID, tagged GTID, MariaDB's GTID
 _GTID_KINDS = {"gtid", "gtid_tagged_log_event"}  # as SHOW BINLOG EVENTS calls them, without the anonymous one
-_FORMAT, _ROTATE, _HEARTBEAT = 15, 4, {27, 41}
 _EVENTS_A_QUERY = 20_000
 _LAST_ADDRESSABLE = 2**32 - 1
 _ROTATION_BYTES = 300
@@ -239,7 +239,7 @@ def _at_moment(endpoint: Endpoint, info: ServerInfo, text: str, server_id: int) 
 
 def _begun(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) -> float:
     for _, _, kind, stamp in _headers(endpoint, info, file, server_id):
-        if kind == _FORMAT and stamp:
+        if kind == ev.FORMAT and stamp:
             return float(stamp)
     return 0.0
 
@@ -251,13 +251,13 @@ def _headers(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) ->
         while True:
             payload = stream.connection._read_packet()._data
             stamp, kind, _, size, end = struct.unpack_from("<IBIII", payload, 1)
-            if kind == _ROTATE:
+            if kind == ev.ROTATE:
                 file = payload[20 + 8 : 20 + size - 19 - (4 if stream.checksum and stamp else 0)].decode(
                     "utf-8", "replace"
                 )
                 file = next((name for name, _ in info.binary_logs if file.startswith(name)), file)
                 continue
-            if kind not in _HEARTBEAT:
+            if kind not in ev.HEARTBEATS:
                 yield file, max(end - size, _FIRST_OFFSET), kind, float(stamp)
             if file == info.head.file and end >= info.head.offset:
                 return
