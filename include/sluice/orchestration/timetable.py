@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import pendulum
 from airflow.sdk import timezone
@@ -167,7 +166,7 @@ class CompleteTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
             start = end
 
     def _decode_partition_date(self, partition_key: str) -> datetime:
-        return datetime.strptime(partition_key, _KEY_FORMAT).replace(tzinfo=ZoneInfo(str(self._timezone)))
+        return datetime.strptime(partition_key, _KEY_FORMAT).replace(tzinfo=self._timezone)
 
     def serialize(self) -> dict[str, Any]:
         """Return what :meth:`deserialize` takes."""

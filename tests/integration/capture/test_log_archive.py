@@ -108,6 +108,24 @@ def test_a_file_that_was_cut_short_stops(shop: tuple[Case, Path]) -> None:
     world.assert_equal("orders")
 
 
+def test_a_file_that_was_copied_while_the_server_wrote_it_stops(shop: tuple[Case, Path]) -> None:
+    """Its last transaction is whole, and nothing tells how many followed."""
+    world, archive = shop
+    whole = max((path for path in archive.iterdir() if path.suffix[1:].isdigit()), key=lambda path: path.name)
+    content, at, ends = whole.read_bytes(), 4, [4]
+    while at < len(content):
+        at += int.from_bytes(content[at + 9 : at + 13], "little")
+        ends.append(at)
+    use(world, archive)
+    for end in (ends[-2], ends[0]):
+        whole.write_bytes(content[:end])
+        with pytest.raises(DecodeError, match=f"ends after {end} bytes"):
+            world.run_until_head()
+    whole.write_bytes(content)
+    world.run_until_head()
+    world.assert_equal("orders")
+
+
 def test_closed_files_are_archived_byte_by_byte(server: Any, shop: tuple[Case, Path]) -> None:
     world, archive = shop
     for path in archive.iterdir():

@@ -212,7 +212,7 @@ class ArchivedDump(BinlogDump):
 
     def _of_file(self, name: str, offset: int) -> Iterator[bytes]:
         """Yield what the server would send of a file: a rotation to it, its description, events from ``offset`` on."""
-        buffer, at, place = bytearray(), 0, 0
+        buffer, at, place, kind = bytearray(), 0, 0, 0
         for block in self._archive.blocks(name):
             del buffer[:at]
             at = 0
@@ -229,12 +229,13 @@ class ArchivedDump(BinlogDump):
                 if len(buffer) - at < size:
                     break
                 event = bytes(buffer[at : at + size])
+                kind = event[4]
                 if place == 4:
                     self._require_own(name, event)
                     self.checksum = _has_checksum(event)
                     out += _packet(_rotation(name, offset, checksum=self.checksum))
                     out += _packet(event if offset <= 4 else _out_of_turn(event))
-                elif event[4] == ev.START_ENCRYPTION:  # MariaDB's: the rest is encrypted
+                elif kind == ev.START_ENCRYPTION:  # MariaDB's: the rest is encrypted
                     self._refuse(name, "is encrypted")
                 elif place >= offset:
                     out += _packet(event)
@@ -242,11 +243,17 @@ class ArchivedDump(BinlogDump):
                 place += size
             if out:
                 yield bytes(out)
+        why = ""
         if at < len(buffer) or place < offset:
+            why = "within an event or in front of the position"
+        elif kind not in {ev.ROTATE, ev.STOP}:
+            why = "before its server closed it"
+        if why:
             raise DecodeError(
-                f"the archived file {name} ends after {place} bytes, within an event or in front of the position",
+                f"the archived file {name} ends after {place} bytes, {why}",
                 where=f"{self._archive.uri} {name}",
-                hint="copy the file again: it was archived while the server wrote it, or the copy was cut short",
+                hint="copy the file again: it was archived while the server wrote it, or cut short. Where the server "
+                "crashed at its end, `sluice recover PIPELINE` plans a copy",
             )
 
     def _require_own(self, name: str, description: bytes) -> None:
@@ -328,12 +335,9 @@ def _has_checksum(description: bytes) -> bool:
 
 def _packet(event: bytes) -> bytes:
     """Return an event as the server sends it: a status byte in front, in packets of at most 16 MB."""
-    payload, out = b"\0" + event, bytearray()
-    while True:
-        part, payload = payload[:_FULL], payload[_FULL:]
-        out += len(part).to_bytes(3, "little") + b"\0" + part
-        if len(part) < _FULL:
-            return bytes(out)
+    payload = b"\0" + event
+    parts = [payload[at : at + _FULL] for at in range(0, len(payload) + 1, _FULL)]  # the last one is not full
+    return b"".join(len(part).to_bytes(3, "little") + b"\0" + part for part in parts)
 
 
 def _rotation(name: str, offset: int, *, checksum: bool) -> bytes:
