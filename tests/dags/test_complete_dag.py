@@ -69,7 +69,7 @@ def test_runs_follow_one_another_and_none_is_left_out() -> None:
 
 
 def test_a_run_has_the_begin_of_its_interval_as_its_partition() -> None:
-    """By the clock of the zone; a run that ended gives the interval that the next one follows."""
+    """The clock is that of the zone; a run that ended gives the interval that the next one follows."""
     timetable = CompleteTimetable("0 0 * * *", "Europe/Berlin", partitioned=True)
     timetable = CompleteTimetable.deserialize(timetable.serialize())
     last = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""What the worlds of all walks have: two crews of workers that are started again when they die, and waiting for what comes."""
+"""The base of the worlds of all walks: two crews of workers that are started again when they die, and waiting for what comes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.faults.crews import Crew
 from tests.support.running.waiting import Patience
 
 PASSING = 75
-"""What a command exits with after an error that passes by itself."""
+"""The exit code of a command after an error that passes by itself."""
 _LOOK_EVERY_S = 0.15
 """A look opens a session of ZooKeeper, and a connection or two: more often, it takes what the crews need."""
 
@@ -26,7 +26,7 @@ class Walked(ABC):
 
     case: Any
     errors: tuple[type[Exception], ...] = (SluiceError, OSError)
-    """What a look may raise while something is down."""
+    """The errors that a look may raise while something is down."""
     quiet = frozenset[str]()
     """Kinds of errors that a failure's message leaves out."""
 

@@ -282,7 +282,7 @@ def clickhouse_with(folder: Path, *, without: tuple[Scope, str] | None = None) -
 
 @pytest.mark.timeout(1200)
 def test_the_listed_rights_are_enough_at_clickhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a conversion of each step: others send the same statements, with other types."""
+    """One conversion of each step is tried: others send the same statements, with other types."""
     steps = {(one.step and one.step.kind, bool(one.unknown)): one for one in CONVERSIONS}
     monkeypatch.setattr("sluice.testing.targets.CONVERSIONS", tuple(steps.values()))
     with clickhouse_with(tmp_path) as server:

@@ -43,7 +43,7 @@ def data_damaged(made: Case, *batches: int) -> None:
 
 @pytest.mark.promise("E12")
 def test_lost_batches_are_captured_again(made: Case) -> None:
-    """Of two batches a file is damaged; every other way to lose them: tests/unit/flows/test_recovering.py."""
+    """A file of each of two batches is damaged; tests/unit/flows/test_recovering.py has every other way to lose them."""
     deliver(made, 1)
     made.source.execute(f"UPDATE `{made.schema}`.t SET note = 'changed' WHERE id = 1")
     second = drained(made, 2)

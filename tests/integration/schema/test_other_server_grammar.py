@@ -1,4 +1,4 @@
-"""What one kind of server accepts arrives at the other with the same rows, or the load stops by a named error.
+"""Statements that one kind of server accepts arrive at the other with the same rows, or the load stops by a named error.
 
 Random statements from the grammar (:mod:`tests.support.grammar.ddl_grammar`), MySQL to MariaDB and back, each delivered
 before the next one is drawn. ``SLUICE_DDL_EPISODES`` sets how many pipelines run in each direction,

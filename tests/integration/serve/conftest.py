@@ -1,4 +1,4 @@
-"""What readers are served from."""
+"""Servers and pipelines that readers are served from."""
 
 from __future__ import annotations
 

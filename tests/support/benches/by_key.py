@@ -1,4 +1,4 @@
-"""What kinds of target with rows by key do alike, beside the contract suite, and how their tests begin."""
+"""Promises that targets with rows by key keep alike, beside the contract suite, and how their tests begin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prepared(bench: Any, table: TableSchema | None = None, **config: Any) -> tup
 
 
 def listed_keys_and_whole_tables_are_removed(table: TableSchema, pipe: Pipe) -> None:
-    """Of listed keys those that the source has stay, as do keys that are not listed."""
+    """Listed keys stay if the source has them, as do keys that are not listed."""
     pipe.deliver((table, [new(n, "a", n) for n in range(6)]))
     plan = planned_table(table)
     key = replace(plan, columns=plan.columns[:1], dialect=UNKNOWN)

@@ -1,4 +1,4 @@
-"""What benches of targets with documents or typed texts have in common: tables, types, dates, and changes in order."""
+"""The common part of benches of targets with documents or typed texts: tables, types, dates, and changes in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_missing(bench: Any, table: TableSchema) -> None:
 
 
 def types_of(table: TableSchema) -> dict[str, ColumnType]:
-    """What the values of each column are."""
+    """Return the type of the values of each column."""
     columns = zip(table.columns, planned_table(table).columns, strict=True)
     return {column.name: planned.value_type for column, planned in columns}
 

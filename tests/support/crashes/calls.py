@@ -1,4 +1,4 @@
-"""What counts as a call of a client, at one of which a loading process dies or stands still: a function each.
+"""The calls of each client, at one of which a loading process dies or stands still: a function each.
 
 They run in that process, and import the client there.
 """

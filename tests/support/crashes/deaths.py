@@ -19,7 +19,7 @@ SECOND = [changed((0, "a", 0), (7, "b", 1)), gone(1, "a", 0), *(changed((n, "a",
 EXPECTED = Counter([(7, "b", 1), (2, "b", 1), (3, "b", 1)])
 
 Watch = Callable[[At], None]
-"""What counts as a call, see :mod:`tests.support.crashes.calls`."""
+"""A function of :mod:`tests.support.crashes.calls`, which tells an :class:`At` of each call."""
 
 
 def first_delivered(bench: Bench) -> tuple[Any, Pipe]:

@@ -1,4 +1,4 @@
-"""What ``sluice check`` says of tables that the target lacks."""
+"""Reports of ``sluice check`` about tables that the target lacks."""
 
 from __future__ import annotations
 

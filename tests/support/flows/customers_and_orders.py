@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.pipelines.case import Case, case
+from tests.support.pipelines.case import Case, case_of
 
 TABLES = (
     """CREATE TABLE `{db}`.customers (
@@ -30,9 +30,6 @@ def customers_and_orders(
     folder: Path, source: Any, target: Any, zookeeper: Any, fresh_schema: Callable[..., str]
 ) -> Iterator[Case]:
     """Both tables on both sides, empty."""
-    schema = fresh_schema(source, target, options="CHARACTER SET utf8mb4")
-    for server in (source, target):
-        for table in TABLES:
-            server.execute(table.format(db=schema))
-    with case(folder, source, target, zookeeper, schema) as made:
+    servers = (source, target, zookeeper)
+    with case_of(folder, *servers, fresh_schema, *TABLES, options="CHARACTER SET utf8mb4") as made:
         yield made

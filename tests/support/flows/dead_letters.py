@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.operations.deadletters.replay import replay
-from tests.support.pipelines.case import Case, case
+from tests.support.pipelines.case import Case, case_of
 
 TABLE = "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, name VARCHAR(80), paid INT)"
 
@@ -23,10 +23,8 @@ def made(
     target_extra: str = "",
 ) -> Any:
     """The pipeline, as a context."""
-    schema = fresh_schema(source, target, options="CHARACTER SET utf8mb4")
-    for server in (source, target):
-        server.execute(TABLE.format(db=schema))
-    return case(folder, source, target, zookeeper, schema, extra=extra, target_extra=target_extra)
+    settings = {"options": "CHARACTER SET utf8mb4", "extra": extra, "target_extra": target_extra}
+    return case_of(folder, source, target, zookeeper, fresh_schema, TABLE, **settings)
 
 
 def insert(shop: Case, *rows: tuple[int, str, int]) -> None:

@@ -1,4 +1,4 @@
-"""What an error says to do next, done word for word."""
+"""Hints of errors, done word for word."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from click.testing import CliRunner
 
 from sluice.cli import all_commands
 from sluice.errors import SluiceError
-from tests.support.pipelines.case import Case, case
+from tests.support.pipelines.case import Case, case_of
 
+ORDERS = "CREATE TABLE `{db}`.orders (id INT PRIMARY KEY, note VARCHAR(40), total INT)"
 ASKS = {"seek", "skip", "rollback", "redeliver"}
 """Commands that show a plan and ask."""
 
 
 def at_source(made: Case, *statements: str) -> None:
-    """In one session, in the schema."""
+    """Run statements in one session, in the schema."""
     made.source.execute(f"USE `{made.schema}`", *statements)
 
 
@@ -63,10 +64,7 @@ def orders_to_hint_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Case]:
     """A pipeline whose environment this process has."""
-    schema = fresh_schema(source, target)
-    for server in (source, target):
-        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY, note VARCHAR(40), total INT)")
-    with case(folder, source, target, zookeeper, schema) as made:
+    with case_of(folder, source, target, zookeeper, fresh_schema, ORDERS) as made:
         made.run_until_head()
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.flows.capture.drain import drain
 from sluice.flows.runtime import attempt_id
-from tests.support.pipelines.case import Case, case
+from tests.support.pipelines.case import Case, case_of
 
 CUSTOMERS = (
     "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80), paid DECIMAL(10,2), note TEXT, "
@@ -46,10 +46,8 @@ def rule_shop(
     folder: Path, source: Any, target: Any, zookeeper: Any, fresh_schema: Callable[..., str]
 ) -> Iterator[Case]:
     """Customers on both sides, and no rule yet."""
-    schema = fresh_schema(source, target, options="CHARACTER SET utf8mb4")
-    for server in (source, target):
-        server.execute(CUSTOMERS.format(db=schema))
-    with case(folder, source, target, zookeeper, schema, extra="rules: engine.yaml", session_s=20) as made:
+    settings = {"options": "CHARACTER SET utf8mb4", "extra": "rules: engine.yaml", "session_s": 20}
+    with case_of(folder, source, target, zookeeper, fresh_schema, CUSTOMERS, **settings) as made:
         rules(made, "[]")
         made.run_until_head()
         yield made

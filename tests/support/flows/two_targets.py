@@ -30,7 +30,7 @@ class Two:
         )
 
     def run_once(self, name: str) -> dict[str, LoadOutcome | Quarantined]:
-        """What a DAG run does: one batch, both targets."""
+        """Deliver one batch to both targets, as a DAG run does."""
         batch = drain(self.runtime, claim=f"test:here:{name}", idle_wait_s=2).batch
         assert batch is not None
         merge(self.runtime, batch)

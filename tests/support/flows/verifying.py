@@ -10,7 +10,7 @@ from typing import Any
 from sluice.operations.verify.result import TableResult, VerifyResult
 from sluice.operations.verify.verify import VerifySpec, verify
 from tests.support.pipelines.case import Case
-from tests.support.running.waiting import ended
+from tests.support.running.waiting import beside
 
 VALUES = """CREATE TABLE vals (id INT PRIMARY KEY, txt VARCHAR(20), pad VARCHAR(20), dbl DOUBLE, flt FLOAT, dec_ DECIMAL(12,4),
   word VARCHAR(20) CHARACTER SET latin1, doc JSON, at_ TIMESTAMP(6) NULL, raw VARBINARY(10), kind ENUM('a','b','c'),
@@ -39,19 +39,13 @@ def verified(made: Case, **asked: Any) -> VerifyResult:
 @contextmanager
 def rewriting(made: Case, table: str, key: int, column: str = "txt") -> Iterator[None]:
     """One row is written again and again."""
-    stop = threading.Event()
 
-    def run() -> None:
+    def write(over: threading.Event) -> None:
         with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
             number = 0
-            while not stop.wait(0.01):
+            while not over.wait(0.01):
                 number += 1
                 cursor.execute(f"UPDATE `{table}` SET {column} = %s WHERE id = %s", (f"now {number}", key))
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with beside(write):
         yield
-    finally:
-        stop.set()
-        ended(thread)

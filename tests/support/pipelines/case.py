@@ -8,7 +8,7 @@ import datetime as dt
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,6 +179,25 @@ targets:
     path = folder / f"{name}{HIDDEN}" if hidden else made.path
     path.write_text(made.yaml, encoding="utf-8")
     yield made
+
+
+@contextmanager
+def case_of(
+    folder: Path,
+    source: Any,
+    target: Any,
+    zookeeper: Any,
+    fresh_schema: Callable[..., str],
+    *tables: str,
+    options: str = "",
+    **settings: Any,
+) -> Iterator[Case]:
+    """Yield a :func:`case` whose tables are on both sides, empty. ``tables``: CREATE TABLE `{db}`.…"""
+    schema = fresh_schema(source, target, options=options)
+    for server in (source, target):
+        server.execute(*(table.format(db=schema) for table in tables))
+    with case(folder, source, target, zookeeper, schema, **settings) as made:
+        yield made
 
 
 def assert_same_rows(made: Case) -> None:

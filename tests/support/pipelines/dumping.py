@@ -19,7 +19,7 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
 from tests.support.pipelines.case import Case
-from tests.support.running.waiting import ended
+from tests.support.running.waiting import beside, ended
 
 
 def both(made: Case, sql: str) -> None:
@@ -35,39 +35,25 @@ def delivering(made: Case, mode: str = "local") -> Iterator[None]:
 
     ``mode``: of Spark, the same as that of whatever else uses it in this process.
     """
-    stop = threading.Event()
-    errors: list[BaseException] = []
 
-    def loop() -> None:
+    def deliver(over: threading.Event) -> None:
         failures, mine = 0, claim(made)
-        while not stop.is_set():
+        while not over.is_set():
             try:
                 runtime = made.runtime(mode)
                 with runtime.state():
-                    while not stop.is_set():
+                    while not over.is_set():
                         step(made, runtime, claimed=mine)
                         failures, mine = 0, claim(made)
             except RetryableError as error:
                 failures += 1
                 if failures > PASSING:
-                    errors.append(error)
-                    return
+                    raise
                 print(f"tried again: {error}")
-                stop.wait(0.5)
-            except BaseException as error:
-                print(f"delivering ended: {error!r}")  # also where the block fails because of it
-                errors.append(error)
-                return
+                over.wait(0.5)
 
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    try:
+    with beside(deliver):
         yield
-    finally:
-        stop.set()
-        ended(thread)
-    if errors:
-        raise errors[0]
 
 
 PASSING = 10

@@ -28,5 +28,5 @@ def truth(made: Case, table: str = "orders", columns: str = "id, v, note") -> di
 
 
 def refused(error: flight.FlightError) -> dict[str, Any]:
-    """What it says for programs."""
+    """Return the part of the error that is for programs."""
     return json.loads(error.extra_info)  # type: ignore[no-any-return]

@@ -61,6 +61,28 @@ def ended(thread: threading.Thread, patience_s: float = 300) -> None:
     assert not thread.is_alive(), f"{thread.name} goes on after {patience_s:.0f} s"
 
 
+@contextmanager
+def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run ``work`` in a thread until the block ends, which sets the event; raise what the thread raised."""
+    over, errors = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            work(over)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ended(thread)
+        if errors:  # the block may fail because of it
+            raise errors[0]
+
+
 class Looks:
     """How often a method was called, by thread; see :func:`counted`."""
 

@@ -49,7 +49,7 @@ A killed server loses nothing by it; only a dead machine would.
 
 
 def or_skip(what: str, find: Callable[..., Any], *arguments: Any) -> Any:
-    """What is found. Skips what needs it where it cannot be fetched."""
+    """Return what ``find`` returns. Skips the test where it cannot be fetched."""
     try:
         return find(*arguments)
     except (FetchFailed, ConfigError) as error:

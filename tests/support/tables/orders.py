@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.pipelines.case import Case, case
+from tests.support.running.waiting import beside
 
 
 @contextmanager
@@ -60,24 +61,13 @@ def change(made: Case) -> None:
 @contextmanager
 def written(made: Case, every_s: float = 0.1) -> Iterator[None]:
     """Changes all the time, in a thread."""
-    done, errors = threading.Event(), list[Exception]()
 
-    def write() -> None:
-        while not done.wait(every_s):
-            try:
-                change(made)
-            except Exception as error:
-                errors.append(error)
-                return
+    def write(over: threading.Event) -> None:
+        while not over.wait(every_s):
+            change(made)
 
-    writer = threading.Thread(target=write, name="writer")
-    writer.start()
-    try:
+    with beside(write):
         yield
-    finally:
-        done.set()
-        writer.join()
-        assert not errors, errors
 
 
 class History:

@@ -20,7 +20,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Chunk, DumpState, Tuning
 from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
 from tests.support.running.command_line import printed
-from tests.support.running.waiting import ended
+from tests.support.running.waiting import beside
 from tests.support.twins.serverless import Serverless, serverless
 
 
@@ -81,24 +81,13 @@ class Pipe:
 @contextmanager
 def delivering(made: Pipe) -> Iterator[None]:
     """A thread delivers what comes, until the end of the block."""
-    stop, errors = threading.Event(), []
 
-    def run() -> None:
-        try:
-            while not stop.wait(0.02):
-                made.deliver()
-        except BaseException as error:
-            errors.append(error)
+    def deliver(over: threading.Event) -> None:
+        while not over.wait(0.02):
+            made.deliver()
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with beside(deliver):
         yield
-    finally:
-        stop.set()
-        ended(thread)
-        if errors:  # what the block fails at without deliveries is only what follows
-            raise errors[0]
 
 
 def pipe(folder: Path, *names: str, **config: Any) -> Iterator[Pipe]:

@@ -18,7 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 from sluice.cli.direct import Direct
 from sluice.cli.mcp import QUESTIONS, server_of
 from sluice.operations.verbs.table import VERBS
-from tests.support.pipelines.case import Case, case
+from tests.support.pipelines.case import Case, case_of
 
 
 @pytest.fixture
@@ -30,10 +30,8 @@ def shop(
     fresh_schema: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Case]:
-    schema = fresh_schema(twin_source, twin_target)
-    for server in (twin_source, twin_target):
-        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY)")
-    with case(tmp_path, twin_source, twin_target, twin_zookeeper, schema) as made:
+    orders = "CREATE TABLE `{db}`.orders (id INT PRIMARY KEY)"
+    with case_of(tmp_path, twin_source, twin_target, twin_zookeeper, fresh_schema, orders) as made:
         for name, value in {**made.environment, "XDG_STATE_HOME": str(tmp_path / "state")}.items():
             monkeypatch.setenv(name, value)
         made.run_until_head()

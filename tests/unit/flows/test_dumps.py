@@ -102,12 +102,14 @@ def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) 
     runtime = quiet.runtime()
     dump = start(runtime)
     seen: list[int] = []
+    pausing = threading.Lock()  # no other worker goes on until the dump is paused
 
     def hook(at: str, chunk: Any) -> None:
         if at == "claimed":
-            seen.append(chunk.id.number)
-            if len(seen) == 2:
-                progress.pause(quiet.runtime(), dump.id, by="tester")
+            with pausing:
+                seen.append(chunk.id.number)
+                if len(seen) == 2:
+                    progress.pause(quiet.runtime(), dump.id, by="tester")
 
     stop = threading.Event()
     monkeypatch.setattr("sluice.flows.dump.worker.PAUSED_LOOK_EVERY_S", 0.05)

@@ -15,7 +15,7 @@ import pytest
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import drain
 from tests.support.pipelines.case import Case
-from tests.support.running.waiting import ended
+from tests.support.running.waiting import beside
 from tests.support.tables.numbered import deliver, insert, numbered_pipeline, rows, sluice
 
 
@@ -52,19 +52,13 @@ def command(made: Case, text: str | None, *words: str) -> list[str]:
 @contextmanager
 def delivering(made: Case) -> Iterator[None]:
     """The pipeline goes on beside."""
-    stop = threading.Event()
 
-    def loop() -> None:
-        while not stop.is_set():
+    def run(over: threading.Event) -> None:
+        while not over.is_set():
             made.run_until_head()
 
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    try:
+    with beside(run):
         yield
-    finally:
-        stop.set()
-        ended(thread)
 
 
 def with_the_pipeline(made: Case, words: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What readers of the twins in memory are served from."""
+"""Pipelines of the twins in memory that readers are served from."""
 
 from __future__ import annotations
 
