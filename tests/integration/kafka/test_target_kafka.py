@@ -150,12 +150,16 @@ def test_a_consumer_rebuilds_the_table(
 def test_global_order_is_the_logs(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, fresh_schema: Any
 ) -> None:
-    """Two tables in one partition: each transaction whole, in the order of the log."""
+    """Two tables in one partition: each transaction whole, in the order of the log.
+
+    Without global order at least one of them would be in another partition.
+    """
     schema = fresh_schema(mysql_source)
+    count = next(number for number in range(2, 100) if partition_of(f"{schema}.a".encode(), number) != 0)
     mysql_source.execute(
         f"CREATE TABLE {schema}.a (id INT PRIMARY KEY)", f"CREATE TABLE {schema}.b (id INT PRIMARY KEY)"
     )
-    options = f"topic: {schema}, partitioning: global, create_topics: {{when: needed, partitions: 2}}"
+    options = f"topic: {schema}, partitioning: global, create_topics: {{when: needed, partitions: {count}}}"
     with pipeline(
         tmp_path, mysql_source, kafka, zookeeper, schema, f"    changes: all\n    options: {{{options}}}\n"
     ) as made:
