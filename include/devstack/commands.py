@@ -162,14 +162,6 @@ def read_status() -> StackStatus:
     return StackStatus(state, str(folder), stack.api.address, login, tuple(rows), dead)
 
 
-def stack_environment() -> dict[str, str]:
-    """Return the running stack's variables (connections, store, pipelines); empty when none runs."""
-    stack = Stack.load(paths.demo_folder())
-    if stack is None or len(stack.dead()) == len(stack.servers):
-        return {}
-    return stack.environment()
-
-
 # -- start -------------------------------------------------------------------------------------------------------------
 
 

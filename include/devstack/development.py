@@ -353,6 +353,7 @@ class Stack:
             "version": 1,
             "settings": asdict(self.settings),
             "handles": {name: handle.to_json() for name, handle in self.handles().items()},
+            "environment": self.environment(),
         }
         path = paths.stack_file(self.folder)
         partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")

@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 import structlog
 
+from devstack import paths
 from sluice.errors import ConfigError, RetryableError
 
 _log = structlog.get_logger()
@@ -82,6 +83,19 @@ class Handle:
     def alive(self) -> bool:
         """True while exactly this process runs."""
         return self.process() is not None
+
+
+def stack_environment() -> dict[str, str]:
+    """Return the running stack's variables (connections, store, pipelines); empty when none runs.
+
+    It reads the state file alone: the modules of the stack import the clients of all servers.
+    """
+    try:
+        data: dict[str, Any] = json.loads(paths.stack_file(paths.demo_folder()).read_text(encoding="utf-8"))
+        handles = [Handle.from_json(value) for name, value in data["handles"].items() if name != "supervisor"]
+        return dict(data["environment"]) if any(handle.alive for handle in handles) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def spawn(

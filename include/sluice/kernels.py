@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import cache, update_wrapper
+from importlib import import_module
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
@@ -82,6 +83,34 @@ class Kernel:
                 _follow_callees(compiled)
                 self._compiled = compiled
             return self.__dict__["_compiled"]
+
+
+class Deferred:
+    """A kernel or intrinsic of a module that imports Numba. Building a kernel that uses it imports the module."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._place = module, name
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the kernel, compiled."""
+        return self._target(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    @property
+    def _target(self) -> Any:
+        module, name = self._place
+        return getattr(import_module(module), name)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """The type by which Numba knows the target."""
+        from numba.core.registry import cpu_target
+
+        context = cpu_target.typing_context
+        context.refresh()  # for intrinsics that were defined just now
+        return context.resolve_value_type(self._target)
 
 
 def _load_quickly(compiled: Any) -> None:

@@ -194,11 +194,7 @@ def _has_own_connections() -> bool:
 
 def _adopt_stack_environment() -> None:
     """Set the connections of a running development stack, so that any shell of the repository has them."""
-    from devstack import paths
-
-    if not paths.stack_file(paths.demo_folder()).is_file():
-        return  # none was started: its modules, with the clients of all servers, are half of a command's start
-    from devstack.commands import stack_environment
+    from devstack.processes import stack_environment
 
     for name, value in stack_environment().items():
         os.environ.setdefault(name, value)

@@ -57,7 +57,7 @@ def env() -> None:
     """Print `export` lines with the stack's connections, for a shell: eval "$(sluice stack env)"."""
     import shlex
 
-    from devstack.commands import stack_environment
+    from devstack.processes import stack_environment
 
     for name, value in sorted(stack_environment().items()):
         print(f"export {name}={shlex.quote(value)}")

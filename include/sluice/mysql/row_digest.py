@@ -29,7 +29,6 @@ from sluice.mysql.range_digest import digest_word, number_bits, word_places
 
 ROWS_AT_A_TIME = 32_768
 _PLAIN = UTF8 | {"ascii"}
-_COMMA, _NOTHING = pa.scalar(b",", pa.large_binary()), pa.scalar(b"", pa.large_binary())
 _TEMPORAL = frozenset({ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP, ColumnKind.TIME})
 
 
@@ -105,16 +104,16 @@ def _texts(columns: Sequence[HashedColumn], arrays: Sequence[pa.Array]) -> pa.Ar
             strings.append(stored)
         else:
             texts.append(_printed(row, column, array))
-    rows = len(arrays[0])
-    text = pc.binary_join_element_wise(*_packed([*numbers, *lengths[:-1]], rows), _COMMA)
+    rows, comma, empty = len(arrays[0]), pa.scalar(b",", pa.large_binary()), pa.scalar(b"", pa.large_binary())
+    text = pc.binary_join_element_wise(*_packed([*numbers, *lengths[:-1]], rows), comma)
     if texts:
-        nothing = pa.repeat(_NOTHING, rows)  # Arrow leaves out rows all of whose values are NULL
-        listed = pc.binary_join_element_wise(nothing, *texts, _COMMA, null_handling="skip")
-        listed = pc.if_else(pc.equal(pc.binary_length(listed), 0), _COMMA, listed)
-        text = pc.binary_join_element_wise(text, listed, _NOTHING)
+        nothing = pa.repeat(empty, rows)  # Arrow leaves out rows all of whose values are NULL
+        listed = pc.binary_join_element_wise(nothing, *texts, comma, null_handling="skip")
+        listed = pc.if_else(pc.equal(pc.binary_length(listed), 0), comma, listed)
+        text = pc.binary_join_element_wise(text, listed, empty)
     if strings:
-        stored = pc.binary_join_element_wise(*(pc.fill_null(each, _NOTHING) for each in strings), _NOTHING)
-        text = pc.binary_join_element_wise(text, stored, _COMMA)
+        stored = pc.binary_join_element_wise(*(pc.fill_null(each, empty) for each in strings), empty)
+        text = pc.binary_join_element_wise(text, stored, comma)
     return text
 
 

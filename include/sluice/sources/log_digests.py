@@ -13,7 +13,7 @@ from sluice.model.batches import Op
 from sluice.model.digests import RangeDigest
 from sluice.model.tables import Column, TableSchema, member, stored_name
 
-_HERE = pa.array([Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value])
+_WITH_ROWS = [Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value]
 """Changes whose row counts: the new one, or, of a delete, the one that goes. A moved key stands as an update, too."""
 
 Hashes = Callable[[Sequence[Any]], np.ndarray[Any, Any]]
@@ -34,7 +34,7 @@ def not_digested(schema: TableSchema, not_covered: Callable[[Column], str]) -> s
 
 def log_digest(schema: TableSchema, rows: pa.Table, hashes: Hashes) -> RangeDigest | str:
     """See :meth:`sluice.sources.port.DigestsLog.log_digest`; the columns are covered."""
-    changes = rows.filter(pc.is_in(rows["_op"], _HERE))
+    changes = rows.filter(pc.is_in(rows["_op"], pa.array(_WITH_ROWS)))
     if "_present" in changes.schema.names and changes["_present"].null_count < changes.num_rows:
         return "the log has only some columns of its changes (binlog_row_image, REPLICA IDENTITY)"
     names = [stored_name(column.name) for column in hashed_columns(schema)]
