@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from devstack.debian import derived_source
+from devstack.debian import Tree, derived_source, use_own_loader
 from sluice.errors import ConfigError
 
 DEB822 = """\
@@ -49,3 +51,16 @@ def test_disabled_entries_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d" / "debian.sources").write_text(DEB822.split("\n\n")[1] + "Enabled: no\n")
     with pytest.raises(ConfigError, match="no package source"):
         derived_source("unstable", tmp_path)
+
+
+def test_a_program_with_its_own_loader_starts_after_the_link_to_its_tree_has_gone(tmp_path: Path) -> None:
+    root, link = tmp_path / "tree", tmp_path / "link"
+    loader, echo = next(Path("/").glob("lib*/**/ld-linux*.so.*")), Path(shutil.which("echo") or "")
+    for source, place in ((loader, "lib64"), (echo, "usr/bin")):
+        (root / place).mkdir(parents=True)
+        shutil.copy(source, root / place)
+    link.symlink_to(root)
+    use_own_loader(Tree(link, "coreutils", "1"), link / "usr/bin/echo")
+    link.unlink()
+    run = subprocess.run([root / "usr/bin/echo", "hello"], check=True, capture_output=True, text=True)
+    assert run.stdout == "hello\n"
