@@ -48,6 +48,8 @@ def ids(changes):
 @BOTH
 def test_changes_come_in_commit_order_with_positions_that_go_on(kind, made):
     _, _, cursor, drain = made
+    if kind == "mariadb":  # events that are not sent count only from the end of their transaction on, since 11.4
+        cursor.execute("SET SESSION binlog_annotate_row_events = OFF")
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))")
     cursor.execute("INSERT INTO t VALUES (1,'a'),(2,'b'),(3,'c')")
     cursor.execute("START TRANSACTION")

@@ -385,6 +385,10 @@ class MySQLSession:
         """Forget the server's description, so that the next question reads it."""
         self.__dict__.pop("info", None)
 
+    def _info_anew(self) -> ServerInfo:
+        self.look_again()
+        return self.info
+
     def _keep(self, stream: BinlogDump, at: Offset) -> None:
         self._log, self._log_at, self._goes_on_since = stream, at, time.monotonic()
 
@@ -406,8 +410,14 @@ class MySQLSession:
             raise_first(
                 [finding for finding in self.replication_findings() if finding.severity == "error"], self.source.where
             )
-            reached = Position.of(at)
-            return relocate(self.connection, info, reached, patience_s=patience_s, where=self.source.where).as_offset()
+            return relocate(
+                self.connection,
+                info,
+                Position.of(at),
+                look_again=self._info_anew,
+                patience_s=patience_s,
+                where=self.source.where,
+            ).as_offset()
 
     # -- the log -------------------------------------------------------------------------------------------------------
     def stream(

@@ -245,16 +245,18 @@ def scan(
         s[S_EVENT] = start
         s[S_EVENT_END] = stop
 
-        # where the event ends in its file; the header's 32 bits wrap in files of more than 4 GiB
+        # where the event ends in its file; the header's 32 bits wrap in files of more than 4 GiB. Inside a transaction
+        # MariaDB leaves them empty from 11.4 on (binlog_legacy_event_pos): its end tells of events that were not sent
         file_pos = s[S_FILE_POS]
         log_pos = np.int64(load_u32(buf, start + 13))
         flags = np.int64(load_u16(buf, start + 17))
-        if s[S_FRAMED] and kind != 27 and kind != 41 and log_pos != 0 and flags & 0x20 == 0:
+        if s[S_FRAMED] and kind != 27 and kind != 41 and flags & 0x20 == 0 and (log_pos != 0 or s[S_IN_TXN] == 1):
             file_pos += full
-            ahead = (log_pos - file_pos) & 0xFFFFFFFF
-            if ahead > 0x7FFFFFFF:
-                return CODE_BAD
-            file_pos += ahead
+            if log_pos != 0:
+                ahead = (log_pos - file_pos) & 0xFFFFFFFF
+                if ahead > 0x7FFFFFFF:
+                    return CODE_BAD
+                file_pos += ahead
         event_pos = file_pos - full
         if s[S_FIXED] >= 0:
             event_pos = s[S_FIXED]

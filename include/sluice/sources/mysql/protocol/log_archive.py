@@ -307,10 +307,10 @@ def _bytes_of(endpoint: Endpoint, info: ServerInfo, start: Position, size: int, 
         while place < size:
             event = opened._read_packet().get_all_data()[1:]
             end = int.from_bytes(event[13:17], "little")
-            if event[4] in ev.HEARTBEATS or not end or event[17] & ev.ARTIFICIAL:
+            if event[4] in ev.HEARTBEATS or event[17] & ev.ARTIFICIAL:
                 continue
             place += len(event)
-            if end != place & 0xFFFFFFFF:
+            if end and end != place & 0xFFFFFFFF:  # MariaDB leaves it empty inside a transaction, from 11.4 on
                 why = f"the server sends {start.file} otherwise than the file is, from {place - len(event)} on"
                 raise DecodeError(why, where=f"{endpoint.address}, {start.file}:{place}", hint=_BY_HAND)
             yield event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +22,16 @@ _AT_HEAD = (
 _CHOICES = f"choose another server of the group; or, if the lost transactions can be abandoned, {_AT_HEAD}"
 
 
-def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: float, where: str) -> Position:
-    """See :meth:`sluice.sources.port.SourceSession.relocate`."""
+def relocate(
+    connection: Any,
+    info: ServerInfo,
+    at: Position,
+    *,
+    look_again: Callable[[], ServerInfo],
+    patience_s: float,
+    where: str,
+) -> Position:
+    """See :meth:`sluice.sources.port.SourceSession.relocate`. ``look_again`` reads the server's description anew."""
     if not info.head.file:
         raise LostPosition("the server keeps no binary log", where=where, hint="start it with log_bin=binlog")
     if is_mariadb(at.server_uuid) != info.is_mariadb:
@@ -52,6 +61,7 @@ def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: flo
             where=where,
             hint=_CHOICES,
         )
+    info = look_again()  # its log has the transactions of ``at`` by now, and may not have had them before
     unlogged = _never_logged(connection, info, at)
     if unlogged:
         raise LostPosition(
