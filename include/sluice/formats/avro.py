@@ -12,12 +12,13 @@ import io
 import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import fastavro
 
 from sluice.errors import MappingError
+from sluice.formats.binary import Notation, from_json
 from sluice.formats.connect import DECIMAL, Schema
 
 _PLAIN = {
@@ -25,35 +26,32 @@ _PLAIN = {
     "double": "double",
     "float32": "float", "float64": "double", "string": "string", "bytes": "bytes",
 }  # fmt: skip
-FLOATS = frozenset({"float", "double", "float32", "float64"})
-"""Kafka Connect's types whose values JSON may have as texts: NaN, Infinity, -Infinity."""
-_Convert = Callable[[Any], Any]
 
 
 class Encoder:
     """Turns documents (payloads of debezium-json) into Avro.
 
     Attributes:
-        schema: the Avro schema, as JSON text; name: the full name of its record.
+        schema: the Avro schema, as JSON text; name: the full name of its record; struct: ``connect`` as an object.
     """
+
+    notation: ClassVar[Notation]
 
     def __init__(self, connect: str) -> None:
         """Compile ``connect``, a struct's schema as JSON text.
 
         Raises MappingError for names that are one name in Avro.
         """
-        struct = json.loads(connect)
+        self.struct = struct = json.loads(connect)
         avro_schema = _type(struct, set())
         self.schema = json.dumps(avro_schema, ensure_ascii=False, separators=(",", ":"))
         self.name = _full_name(avro_schema)
         self._parsed = fastavro.parse_schema(_bare(avro_schema))
-        self._convert = _converter(struct)
 
     def encode(self, document: str) -> bytes:
         """Return the binary form of a document, without any header."""
-        assert self._convert is not None  # of a struct
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, self._parsed, self._convert(json.loads(document)))
+        fastavro.schemaless_writer(out, self._parsed, from_json(self.struct, json.loads(document), adjusted))
         return out.getvalue()
 
 
@@ -142,34 +140,13 @@ def _bare(schema: Any) -> Any:
     return schema
 
 
-def _converter(schema: Schema) -> _Convert | None:
-    """Return a function that converts a JSON value to what Avro encodes; None if nothing needs to be converted."""
-    if schema["type"] == "bytes":
-        return b64decode
-    if schema["type"] in FLOATS:
-        return float
-    if schema["type"] == "array":
-        item = _converter(schema["items"])
-        return None if item is None else lambda values: list(map(item, values))
-    if schema["type"] != "struct":
-        return None
-    parts = [(field["field"], adjusted(field["field"]), _of_field(field)) for field in schema["fields"]]
-
-    def convert(value: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: field_value if (field_value := value.get(source)) is None or work is None else work(field_value)
-            for source, name, work in parts
-        }
-
-    return convert
+def _around(field: Schema, number: int) -> tuple[bytes, bytes | None, bool]:
+    """See :class:`Notation`: the branches of the union that :func:`_field` makes."""
+    if not field["optional"]:
+        return b"", None, False
+    return (b"\0", b"\2", False) if "default" in field else (b"\2", b"\0", False)
 
 
-def _of_field(field: Schema) -> _Convert | None:
-    work = _converter(field)
-    if work is None or field["type"] != "struct" or not field["optional"]:
-        return work
-    name = ".".join(filter(None, _dotted(field["name"])))
-    return lambda value: (name, work(value))  # says which member of the union it is, so that it is not guessed
+Encoder.notation = Notation(zigzag=True, around=_around)
 
-
-__all__ = ["FLOATS", "Encoder", "adjusted"]
+__all__ = ["Encoder", "adjusted"]

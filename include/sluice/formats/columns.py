@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -136,55 +138,75 @@ def unscaled(values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_valid(), buffers, pa.scalar(None, pa.binary())) if values.null_count else buffers
 
 
-def _one_by_one(values: pa.Array, column: Column) -> pa.Array:
+def _one_by_one(values: pa.Array, column: Column) -> list[Any]:
     temporal = (
         pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type)
     )
     if temporal and pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us"))
     plain = to_python(values) if temporal else values.to_pylist()
-    texts = [None if v is None else json_text(debezium.value_of(v, column)) for v in plain]
-    return pa.array(texts, _TEXT)
+    return [None if v is None else debezium.value_of(v, column) for v in plain]
 
 
-def _temporal(values: pa.Array, column: Column) -> pa.Array:
+def _temporal(values: pa.Array, column: Column) -> pa.Array | list[Any]:
     kind = values.type
     if pa.types.is_duration(kind):
-        return numbers(values.view(pa.int64()))
+        return values.view(pa.int64())
     if not (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) or is_special(values).any():
         return _one_by_one(values, column)
     if pa.types.is_date32(kind):
-        return numbers(values.view(pa.int32()))
+        return values.view(pa.int32())
     if column.utc:
-        text = pc.replace_substring(to_text(values, fsp=column.digits), " ", "T")
-        return joined('"', text, 'Z"')
+        return joined(pc.replace_substring(to_text(values, fsp=column.digits), " ", "T"), "Z")
     micros = values.view(pa.int64())
     if column.digits > 3:
-        return numbers(micros)
+        return micros
     millis = np.floor_divide(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False), 1000)
-    return pc.if_else(values.is_valid(), numbers(pa.array(millis)), pa.scalar(None, _TEXT))
+    return pc.if_else(values.is_valid(), pa.array(millis), pa.scalar(None, pa.int64()))
+
+
+def plain_column(values: pa.Array, column: Column) -> pa.Array | list[Any]:
+    """Return what debezium-json shows of a column: numbers, texts, or bytes, which are base64 in JSON; else a list of
+    values of JSON. Null stays null.
+    """
+    kind = values.type
+    if column.temporal:
+        return _temporal(values, column)
+    if column.word == "bit" and (column.sql.first or 1) == 1:
+        return pc.not_equal(values, 0)
+    if column.word == "bit" or column.geometry:
+        return _one_by_one(values, column)
+    if pa.types.is_decimal(kind):
+        return unscaled(values)
+    if column.word == "enum" and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), pa.scalar("", kind), values)
+    return values if any(is_plain(kind) for is_plain in _PLAIN) else _one_by_one(values, column)
+
+
+_PLAIN = (
+    pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating, pa.types.is_string, pa.types.is_large_string,
+    pa.types.is_binary, pa.types.is_large_binary,
+)  # fmt: skip
 
 
 def json_column(values: pa.Array, column: Column) -> pa.Array:
     """Return a column as JSON texts of debezium-json; null stays null."""
+    narrow = pa.types.is_floating(values.type) and (column.word == "float" or not pa.types.is_float64(values.type))
+    plain = _one_by_one(values, column) if narrow or column.word == "vector" else plain_column(values, column)
+    if isinstance(plain, list):
+        there = values.is_valid().to_pylist()
+        return pa.array([json_text(v) if known else None for v, known in zip(plain, there, strict=True)], _TEXT)
+    return joined('"', plain, '"') if column.temporal and column.utc else _json_of(plain)
+
+
+def _json_of(values: pa.Array) -> pa.Array:
+    """Return the JSON texts of numbers, texts and bytes."""
     kind = values.type
-    if column.temporal:
-        return _temporal(values, column)
-    if column.word == "bit" or column.geometry or column.word == "vector":
-        return _one_by_one(values, column)
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return numbers(values)
-    if pa.types.is_float64(kind) and column.word != "float":
+    if pa.types.is_floating(kind):
         return floats(values)
-    if pa.types.is_decimal(kind):
-        return base64(unscaled(values))
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return base64(values)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        if column.word == "enum":
-            values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), pa.scalar("", kind), values)
-        return quoted(values)
-    return _one_by_one(values, column)
+    return quoted(values) if pa.types.is_string(kind) or pa.types.is_large_string(kind) else base64(values)
 
 
 Texts = dict[str, pa.Array]
@@ -209,6 +231,19 @@ def _parts(texts: Mapping[str, pa.Array | str]) -> list[pa.Array | str]:
     return parts
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A row within a document.
+
+    Attributes:
+        which: for each document: -1: no row, otherwise which one of ``rows``.
+        rows: columns by name: the rows as they are, and as they were.
+    """
+
+    which: np.ndarray[Any, Any]
+    rows: tuple[Mapping[str, Any], ...]
+
+
 class Rows:
     """Rows as columns (SEGMENT_ROWS, or CHANGESET_ROWS with ``at``), whose documents and keys are made together.
 
@@ -222,24 +257,30 @@ class Rows:
         self.table, self._at = table, at
         fields = tuple(field for field in rows.schema if field.name not in META_COLUMNS)
         self._columns = columns_of(fields)
-        values = {true_name(f): _whole(rows[f.name]) for f in fields}
-        self.now = texts_of(list(values.items()), self._columns)
+        self._now = {true_name(f): _whole(rows[f.name]) for f in fields}
         before = _whole(rows["_before"])
         self.existed = before.is_valid()
         self.gone = pc.equal(_whole(rows["_op"]), Op.DELETE.value)
         self._any_before = bool(pc.any(self.existed).as_py())
-        self.then: Texts = {}
-        if self._any_before:
-            self.then = texts_of(list(zip(values, before.flatten(), strict=True)), self._columns)
+        self._then = dict(zip(self._now, before.flatten(), strict=True)) if self._any_before else {}
 
-    def keys(self, format_name: str, names: Sequence[str], then: bool = False) -> pa.Array:
-        """Return the key documents. ``then``: those of the rows as they were."""
-        texts = self.then if then else self.now
+    @cached_property
+    def _texts(self) -> tuple[Texts, Texts]:
+        return texts_of(list(self._now.items()), self._columns), texts_of(list(self._then.items()), self._columns)
+
+    def keys(self, format_name: str, names: Sequence[str]) -> pa.Array:
+        """Return the key documents."""
         opening, before, closing = key_document(format_name, self.table, names)
         parts: list[pa.Array | str] = [opening]
+        texts = texts_of([(name, self._now[name]) for name in names], self._columns)
         for text, name in zip(before, names, strict=True):
             parts += [text, texts[name]]
         return joined(*parts, closing)
+
+    def plain(self, names: Sequence[str], then: bool = False) -> dict[str, pa.Array | list[Any]]:
+        """Return columns as :func:`plain_column` has them. ``then``: those of the rows as they were."""
+        values = self._then if then else self._now
+        return {name: plain_column(values[name], self._columns[name]) for name in names}
 
     def moved(self, names: Sequence[str]) -> np.ndarray[Any, Any]:
         """See :func:`moved`."""
@@ -247,8 +288,8 @@ class Rows:
 
     def _images(self) -> tuple[pa.Array | str, pa.Array | str]:
         """Return ``before`` and ``after`` of each document."""
-        now = image(self.now)
-        then = image(self.then) if self._any_before else pa.nulls(self.rows.num_rows, _TEXT)
+        now = image(self._texts[0])
+        then = image(self._texts[1]) if self._any_before else pa.nulls(self.rows.num_rows, _TEXT)
         if not pc.any(self.gone).as_py():  # most batches: texts are not copied once more
             if not self._any_before:
                 return "null", now
@@ -259,55 +300,81 @@ class Rows:
         old = pc.if_else(self.existed, then, _NULL)
         return pc.if_else(self.gone, was, old), pc.if_else(self.gone, _NULL, now)
 
-    def documents(self, source: str, in_transaction: pa.Array | str = "null") -> pa.Array:
-        """Return one document per row, for rows that did not change their key.
-
-        ``in_transaction``: see :func:`places`.
-        """
-        rows, at = self.rows, self._at
+    def documents(self, source: str, in_transaction: PlacesInTransaction | None = None) -> pa.Array:
+        """Return one document per row, for rows that did not change their key."""
         before, after = self._images()
-        us = _whole(rows["_commit_ts"]).view(pa.int64())
-        ms = numbers(pa.array(np.floor_divide(us.to_numpy(zero_copy_only=False), 1000)))
-        micros, nanos = numbers(us), numbers(pc.multiply_checked(us, 1000))
-        ops = _whole(rows["_op"])
-        op = _mapped(ops, lambda code: f'"{_OPS[Op(code)]}"')
-        connector = connector_of(source)
-        texts: dict[str, pa.Array | str] = {
-            **{name: json_text(value) for name, value in connector.names(source).items()},
-            "schema": json_text(self.table.schema), "table": json_text(self.table.table),
-            "snapshot": _mapped(ops, lambda code: '"true"' if code == Op.READ else '"false"'),
-            "ts_ms": ms, "ts_us": micros, "ts_ns": nanos,
-        }  # fmt: skip
-        block = {
-            field.name: texts[field.shows] if field.shows in texts else self._in_log(field.shows, at)
-            for field in connector.fields
-        }
+        values = self._contents(source)
+        texts = {name: json_value(value) for name, value in values.items()}
+        block = {field.name: texts[field.shows] for field in connector_of(source).fields}
+        times: list[pa.Array | str] = []
+        for name in _TIMES:
+            times += [f',"{name}":', texts[name]]
+        place = "null" if in_transaction is None else _place(in_transaction)
         return joined(
-            '{"before":', before, ',"after":', after, ',"source":', *_parts(block), '},"transaction":',
-            in_transaction, ',"op":', op,
-            ',"ts_ms":', ms, ',"ts_us":', micros, ',"ts_ns":', nanos, "}",
+            '{"before":', before, ',"after":', after, ',"source":', *_parts(block), '},"transaction":', place,
+            ',"op":', texts["op"], *times, "}",
         )  # fmt: skip
 
-    def _in_log(self, value: str, at: Offset | None) -> pa.Array | str:
-        """Return the JSON texts of a value that tells the place of rows in the log."""
-        if at is None:
-            column, text = _IN_LOG.get(value, ("", quoted))
-            return pc.fill_null(text(_whole(self.rows[column])), _NULL) if column else "null"
-        file, offset = at.row_place
-        merged = {"file": json_text(file), "offset": str(offset), "lsn_sequence": json_text(lsn_sequence(offset))}
-        return {"origin": "0", "row": "0", **merged}.get(value, "null")
+    def plain_documents(self, source: str, in_transaction: PlacesInTransaction | None = None) -> dict[str, Any]:
+        """Return the fields of the same documents, as :func:`sluice.formats.binary.encoded` takes them."""
+        names, values = list(self._now), self._contents(source)
+        rows = (self.plain(names), *((self.plain(names, then=True),) if self._any_before else ()))
+        existed, gone = (np.asarray(mask.to_numpy(zero_copy_only=False)) for mask in (self.existed, self.gone))
+        was = np.where(gone & (self._at is None), 0, np.where(existed, 1, np.where(gone, 0, -1)))
+        return {
+            "before": Image(was, rows), "after": Image(np.where(gone, -1, 0), rows),
+            "source": {field.name: values[field.shows] for field in connector_of(source).fields},
+            "transaction": None if in_transaction is None else {
+                "": in_transaction.ids.is_valid(), "id": in_transaction.ids, "total_order": in_transaction.total_order,
+                "data_collection_order": in_transaction.table_order,
+            },
+            "op": values["op"], **{name: values[name] for name in _TIMES},
+        }  # fmt: skip
+
+    def _contents(self, source: str) -> dict[str, Any]:
+        """Return what documents have besides rows: an array, or the value that all have, by the name that a block
+        gives it.
+        """
+        us, ops, connector = (
+            _whole(self.rows["_commit_ts"]).view(pa.int64()),
+            _whole(self.rows["_op"]),
+            connector_of(source),
+        )
+        values = {
+            **connector.names(source), "schema": self.table.schema, "table": self.table.table,
+            "snapshot": _mapped(ops, lambda code: "true" if code == Op.READ else "false"),
+            "op": _mapped(ops, lambda code: _OPS[Op(code)]),
+            "ts_ms": pa.array(np.floor_divide(us.to_numpy(zero_copy_only=False), 1000)), "ts_us": us,
+            "ts_ns": pc.multiply_checked(us, 1000),
+        }  # fmt: skip
+        if self._at is not None:
+            file, offset = self._at.row_place
+            values |= {"origin": 0, "row": 0, "file": file, "offset": offset, "lsn_sequence": lsn_sequence(offset)}
+        else:
+            shown = {field.shows for field in connector.fields} & _IN_LOG.keys()
+            values |= {name: _IN_LOG[name](self.rows) for name in shown}
+        return {field.shows: None for field in connector.fields} | values
 
 
-_IN_LOG: Mapping[str, tuple[str, Callable[[pa.Array], pa.Array]]] = {
-    "origin": ("_origin", numbers),
-    "gtid": ("_gtid", lambda gtids: _repeated(gtids, quoted)),
-    "gtid_number": ("_gtid", lambda gtids: gtids.cast(_TEXT)),
-    "file": ("_file", lambda files: _repeated(files, quoted)),
-    "offset": ("_offset", numbers),
-    "row": ("_row", numbers),
-    "lsn_sequence": ("_offset", lambda offsets: joined('"[null,\\"', numbers(offsets), '\\"]"')),
+_TIMES = ("ts_ms", "ts_us", "ts_ns")
+_IN_LOG: Mapping[str, Callable[[pa.Table], pa.Array]] = {
+    "origin": lambda rows: _whole(rows["_origin"]),
+    "gtid": lambda rows: _whole(rows["_gtid"]),
+    "gtid_number": lambda rows: _whole(rows["_gtid"]).cast(pa.int64()),
+    "file": lambda rows: _whole(rows["_file"]),
+    "offset": lambda rows: _whole(rows["_offset"]),
+    "row": lambda rows: _whole(rows["_row"]),
+    "lsn_sequence": lambda rows: joined('[null,"', numbers(_whole(rows["_offset"])), '"]'),
 }
-"""By the value that a block shows: the column of rows, and its JSON texts."""
+"""The place of rows in the log, by the name that a block gives it."""
+
+
+def json_value(value: Any) -> pa.Array | str:
+    """Return the JSON of a value that all rows have, or of an array, many of whose texts are equal."""
+    if not isinstance(value, pa.Array):
+        return json_text(value)
+    texts = _json_of(value) if pa.types.is_integer(value.type) else _repeated(value, quoted)
+    return pc.fill_null(texts, _NULL) if texts.null_count else texts
 
 
 def moved(rows: pa.Table, names: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -326,14 +393,20 @@ def moved(rows: pa.Table, names: Sequence[str]) -> np.ndarray[Any, Any]:
     return changed
 
 
-def places(transactions: pa.Array, total_order: pa.Array, table_order: pa.Array) -> pa.Array:
-    """Return what documents say of their place in a transaction.
+@dataclass(frozen=True, slots=True)
+class PlacesInTransaction:
+    """The place of each change in its transaction. ``ids``: text, null for a row without a transaction."""
 
-    ``transactions``: text, null for a row without a transaction.
-    """
+    ids: pa.Array
+    total_order: pa.Array
+    table_order: pa.Array
+
+
+def _place(places: PlacesInTransaction) -> pa.Array:
+    """Return what documents say of their place in a transaction."""
     blocks = joined(
-        '{"id":', _repeated(transactions, quoted), ',"total_order":', numbers(total_order), ',"data_collection_order":',
-        numbers(table_order), "}",
+        '{"id":', _repeated(places.ids, quoted), ',"total_order":', numbers(places.total_order),
+        ',"data_collection_order":', numbers(places.table_order), "}",
     )  # fmt: skip
     return pc.fill_null(blocks, _NULL)
 

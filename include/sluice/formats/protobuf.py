@@ -11,13 +11,14 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from sluice.errors import MappingError
-from sluice.formats.avro import FLOATS, adjusted
+from sluice.formats.avro import adjusted
+from sluice.formats.binary import FLOATS, Notation, varint
 from sluice.formats.connect import DECIMAL, Schema
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -38,15 +39,17 @@ class Encoder:
     """Turns documents (payloads of debezium-json) into Protobuf.
 
     Attributes:
-        schema: the file, as text; name: the full name of the message.
+        schema: the file, as text; name: the full name of the message; struct: ``connect`` as an object.
     """
+
+    notation: ClassVar[Notation]
 
     def __init__(self, connect: str) -> None:
         """Compile ``connect``, a struct's schema as JSON text.
 
         Raises MappingError for names that are one name in Protobuf.
         """
-        struct = json.loads(connect)
+        self.struct = struct = json.loads(connect)
         *space, last = map(adjusted, struct["name"].split("."))
         self._package = ".".join(space)
         self.name = f"{self._package}.{last}"
@@ -129,6 +132,19 @@ class Encoder:
                 yield f"  {field.label + ' ' if field.label else ''}{kind} {field.name} = {field.number};"
             yield "}"
         yield ""
+
+
+_FIXED = {"double": 1, "float": 5}
+
+
+def _around(field: Schema, number: int) -> tuple[bytes, bytes | None, bool]:
+    """See :class:`Notation`: a field's number and wire type. What has no presence is left out if it is zero."""
+    kind = "" if field.get("name") == DECIMAL else _SCALARS.get(field["type"], "")
+    wire = _FIXED.get(kind, 2 if kind in {"", "string", "bytes"} else 0)
+    return varint(number << 3 | wire), b"", field["type"] == "array" or bool(kind and not field["optional"])
+
+
+Encoder.notation = Notation(zigzag=False, around=_around)
 
 
 class Decoder:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from sluice.model.changes import Change
 from sluice.model.default_values import DefaultValue
 from sluice.model.fields import true_name
 from sluice.model.offset import Offset
-from sluice.model.tables import META_COLUMNS, TableId
+from sluice.model.tables import META_COLUMNS, TableId, one_chunk
 from sluice.targets.messages.envelopes import Encoder, Envelope, Numbers, Registered, WithSchemas, encoder_of
 from sluice.targets.messages.form import MessageForm
 from sluice.targets.messages.pieces import holding
@@ -30,25 +30,41 @@ from sluice.targets.messages.transactions import NumberedPiece, places_of
 from sluice.targets.port import ChangePiece
 
 Header = tuple[str, bytes]
+_BINARY = pa.large_binary()
 _CONTENT_TYPES = {"cloudevents-json": [("content-type", f"{cloudevents.CONTENT_TYPE}; charset=UTF-8".encode())]}
 
 
-@dataclass(frozen=True, slots=True)
-class LateHeaders:
-    """The headers of messages, each list of which exists while its message is sent.
+_HEADERS = ("content-type", "sluice.batch", "sluice.change", "sluice.position", "sluice.origin", "sluice.gtid")
 
-    The garbage collector would look through the lists of a whole piece again and again: a quarter of what a message
-    costs.
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of messages.
+
+    Iteration yields the list of each message, which exists while its message is sent: the garbage collector would look
+    through the lists of a whole piece again and again, a quarter of what a message costs.
 
     Attributes:
-        make: yields the headers of each message; called for each iteration.
+        columns: the values by name, in order (large_binary; null: the message does not have that header).
     """
 
-    make: Callable[[], Iterator[list[Header]]]
+    columns: Mapping[str, pa.Array]
+
+    @classmethod
+    def of(cls, messages: Sequence[Sequence[Header]]) -> Self:
+        """Return the headers of these messages."""
+        by_name = [dict(headers) for headers in messages]
+        names = [name for name in _HEADERS if any(name in headers for headers in by_name)]
+        return cls({name: pa.array([headers.get(name) for headers in by_name], _BINARY) for name in names})
 
     def __iter__(self) -> Iterator[list[Header]]:
         """Yield the headers of each message."""
-        return self.make()
+        each = zip(
+            *(zip(itertools.repeat(name), values.to_pylist()) for name, values in self.columns.items()), strict=True
+        )
+        if not any(values.null_count for values in self.columns.values()):
+            return map(list, each)
+        return ([header for header in headers if header[1] is not None] for headers in each)
 
 
 _RARE = 50
@@ -70,7 +86,7 @@ class Messages:
     keys: pa.Array
     values: pa.Array
     routes: pa.Array
-    headers: Iterable[list[Header]] | None = None
+    headers: Headers | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -148,9 +164,9 @@ class MessageWriter:
             keys.append(envelope.key(self._key(change, image, key)))
             routes.append(self._route(change, image, keys[-1]))
             headers.append(self._headers(change, part, 0))
-        kind, count = pa.large_binary(), len(keys)
-        arrays = pa.array(keys, kind), pa.nulls(count, kind), pa.array(routes, kind)
-        return Messages(np.arange(count), *arrays, headers if form.headers else None)
+        count = len(keys)
+        arrays = pa.array(keys, _BINARY), pa.nulls(count, _BINARY), pa.array(routes, _BINARY)
+        return Messages(np.arange(count), *arrays, Headers.of(headers) if form.headers else None)
 
     def _keys_alone(self, table: TableId, key_schema: str) -> Envelope:
         if self.form.schemas:
@@ -210,13 +226,13 @@ class MessageWriter:
     def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...], envelope: Envelope) -> Messages:
         """Make messages the fast way, for rows whose keys did not change."""
         count, ops = piece.rows.num_rows, piece.rows["_op"].combine_chunks()
-        places: pa.Array | str = "null"
+        places: columns.PlacesInTransaction | None = None
         if isinstance(piece, NumberedPiece):
-            places = columns.places(piece.transaction, piece.total_order, piece.table_order)
-        values = envelope.values(rows.documents(self.source, places)).cast(pa.large_binary())
+            places = columns.PlacesInTransaction(piece.transaction, piece.total_order, piece.table_order)
+        values = envelope.values(rows, self.source, places).cast(pa.large_binary())
         keys = pa.nulls(count, pa.large_binary())
         if key:
-            keys = envelope.keys(rows.keys("debezium-json", key)).cast(pa.large_binary())
+            keys = envelope.keys(rows, key).cast(pa.large_binary())
         routes = self._routes(piece, rows, keys)
         number, step = np.arange(count), np.zeros(count, np.int64)
         is_delete = pc.equal(ops, Op.DELETE.value).to_numpy(zero_copy_only=False)
@@ -239,38 +255,21 @@ class MessageWriter:
             return rows.keys("debezium-json", names).cast(pa.large_binary())
         return pa.repeat(pa.scalar(str(piece.table).encode(), pa.large_binary()), piece.rows.num_rows)
 
-    def _all_headers(self, piece: ChangePiece, number: Any, step: Any) -> Iterable[list[Header]]:
-        rows, batch = piece.rows, ("sluice.batch", str(self.batch).encode())
-        seq, parts = rows["_seq"].to_numpy()[number].tolist(), piece.part.to_numpy()[number].tolist()
-        steps = step.tolist()
-        if self.at is not None:
-            ops = rows["_op"].take(pa.array(number)).cast(pa.binary()).to_pylist()
-            return LateHeaders(
-                lambda: (
-                    [batch, ("sluice.change", b"%d.%b.%d.%d" % (s, o, p, n))]
-                    for s, o, p, n in zip(seq, ops, parts, steps, strict=True)
-                )
-            )
-        row, offset = rows["_row"].to_numpy()[number].tolist(), rows["_offset"].to_numpy()[number].tolist()
-        texts = {}
-        for name in ("_file", "_gtid", "_origin"):
-            coded = rows[name].combine_chunks().dictionary_encode().take(pa.array(number))
-            encoded_texts = [None if text is None else str(text).encode() for text in coded.dictionary.to_pylist()]
-            texts[name] = [None if at is None else encoded_texts[at] for at in coded.indices.to_pylist()]
-        return LateHeaders(
-            lambda: (
-                [
-                    batch,
-                    ("sluice.change", b"%d.%d.%d.%d" % (s, r, p, n)),
-                    ("sluice.position", b"%b:%d" % (file, at)),
-                    ("sluice.origin", origin),
-                    *((("sluice.gtid", gtid),) if gtid else ()),
-                ]
-                for s, r, p, n, file, at, origin, gtid in zip(
-                    seq, row, parts, steps, texts["_file"], offset, texts["_origin"], texts["_gtid"], strict=True
-                )
-            )
-        )
+    def _all_headers(self, piece: ChangePiece, number: Any, step: Any) -> Headers:
+        merged = self.at is not None
+        names = ["_seq", "_op"] if merged else ["_seq", "_row", "_file", "_offset", "_origin", "_gtid"]
+        rows = piece.rows.select(names).append_column("part", piece.part).take(pa.array(number))
+        column = {name: one_chunk(rows[name]) for name in rows.schema.names}
+        change = (column["_seq"], ".", column[names[1]], ".", column["part"], ".", pa.array(step))
+        headers = {"sluice.batch": pa.repeat(str(self.batch), len(number)), "sluice.change": columns.joined(*change)}
+        if not merged:
+            gtids = column["_gtid"]
+            headers |= {
+                "sluice.position": columns.joined(column["_file"], ":", column["_offset"]),
+                "sluice.origin": column["_origin"].cast(pa.large_string()),
+                "sluice.gtid": pc.if_else(pc.equal(gtids, ""), pa.scalar(None, gtids.type), gtids),
+            }
+        return Headers({name: values.cast(_BINARY) for name, values in headers.items()})
 
     def one_by_one(self, piece: ChangePiece) -> Messages:
         """Make messages the slow way, which is right for every row: through the formats of single changes."""
@@ -300,9 +299,8 @@ class MessageWriter:
                 if self.form.headers:
                     typed = _CONTENT_TYPES.get(self.form.format, ()) if text is not None else ()
                     headers.append([*typed, *self._headers(change, parts[number], step)])
-        kind = pa.large_binary()
-        arrays = pa.array(keys, kind), pa.array(values, kind), pa.array(routes, kind)
-        return Messages(np.array(numbers, np.int64), *arrays, headers if self.form.headers else None)
+        arrays = pa.array(keys, _BINARY), pa.array(values, _BINARY), pa.array(routes, _BINARY)
+        return Messages(np.array(numbers, np.int64), *arrays, Headers.of(headers) if self.form.headers else None)
 
     def _documents(
         self, texts: tuple[str, ...], change: Change, key: tuple[str, ...]
@@ -348,11 +346,15 @@ def _after_another(numbered_parts: list[tuple[int, Messages]]) -> Messages:
     """Concatenate messages; each part comes with the number of its first row."""
     rows = np.concatenate([part.rows + begin for begin, part in numbered_parts])
     parts = [part for _, part in numbered_parts]
-    listed = [part.headers for part in parts if part.headers is not None]
+    listed = [(part.headers.columns, len(part)) for part in parts if part.headers is not None]
+    names = [name for name in _HEADERS if any(name in own for own, _ in listed)]
+    headers = {
+        name: pa.concat_arrays([own.get(name, pa.nulls(count, _BINARY)) for own, count in listed]) for name in names
+    }
     return Messages(
         rows,
         pa.concat_arrays([part.keys for part in parts]),
         pa.concat_arrays([part.values for part in parts]),
         pa.concat_arrays([part.routes for part in parts]),
-        LateHeaders(lambda: itertools.chain.from_iterable(listed)) if listed else None,
+        Headers(headers) if listed else None,
     )

@@ -4,12 +4,15 @@ schema.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from sluice.formats import columns
+from sluice.formats.binary import Notation, encoded
+from sluice.formats.columns import PlacesInTransaction, Rows, joined
+from sluice.formats.connect import Schema
 from sluice.model.tables import TableId
 
 
@@ -24,13 +27,13 @@ class Envelope:
         """Return the bytes of a document."""
         return text.encode()
 
-    def keys(self, texts: pa.Array) -> pa.Array:
-        """Return the bytes of many keys."""
-        return texts
+    def keys(self, rows: Rows, names: Sequence[str]) -> pa.Array:
+        """Return the keys of rows."""
+        return rows.keys("debezium-json", names)
 
-    def values(self, texts: pa.Array) -> pa.Array:
-        """Return the bytes of many documents."""
-        return texts
+    def values(self, rows: Rows, source: str, places: PlacesInTransaction | None) -> pa.Array:
+        """Return the documents of rows."""
+        return rows.documents(source, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +51,26 @@ class WithSchemas(Envelope):
         """See :class:`Envelope`."""
         return f'{{"schema":{self.value_schema},"payload":{text}}}'.encode()
 
-    def keys(self, texts: pa.Array) -> pa.Array:
+    def keys(self, rows: Rows, names: Sequence[str]) -> pa.Array:
         """See :class:`Envelope`."""
-        return columns.joined(f'{{"schema":{self.key_schema},"payload":', texts, "}")
+        return joined(f'{{"schema":{self.key_schema},"payload":', rows.keys("debezium-json", names), "}")
 
-    def values(self, texts: pa.Array) -> pa.Array:
+    def values(self, rows: Rows, source: str, places: PlacesInTransaction | None) -> pa.Array:
         """See :class:`Envelope`."""
-        return columns.joined(f'{{"schema":{self.value_schema},"payload":', texts, "}")
+        return joined(f'{{"schema":{self.value_schema},"payload":', rows.documents(source, places), "}")
 
 
 class Encoder(Protocol):
-    """Encodes documents in a binary format. ``schema``: its text; ``name``: full name of the record or message."""
+    """Encodes documents in a binary format.
+
+    Attributes:
+        schema: its text; name: full name of the record or message; struct: the schema of Kafka Connect.
+    """
 
     schema: str
     name: str
+    struct: Schema
+    notation: ClassVar[Notation]
 
     def encode(self, document: str) -> bytes:
         """Encode a document without any header."""
@@ -88,13 +97,24 @@ class Registered(Envelope):
         head, encoder = self.valued
         return head + encoder.encode(text)
 
-    def keys(self, texts: pa.Array) -> pa.Array:
+    def keys(self, rows: Rows, names: Sequence[str]) -> pa.Array:
         """See :class:`Envelope`."""
-        return pa.array(map(self.key, texts.to_pylist()), pa.large_binary())
+        assert self.keyed is not None
+        keys = self._encoded(self.keyed, rows, rows.plain(names))
+        if keys is not None:
+            return keys
+        return pa.array(map(self.key, Envelope.keys(self, rows, names).to_pylist()), pa.large_binary())
 
-    def values(self, texts: pa.Array) -> pa.Array:
+    def values(self, rows: Rows, source: str, places: PlacesInTransaction | None) -> pa.Array:
         """See :class:`Envelope`."""
-        return pa.array(map(self.value, texts.to_pylist()), pa.large_binary())
+        values = self._encoded(self.valued, rows, rows.plain_documents(source, places))
+        if values is not None:
+            return values
+        return pa.array(map(self.value, Envelope.values(self, rows, source, places).to_pylist()), pa.large_binary())
+
+    @staticmethod
+    def _encoded(by: tuple[bytes, Encoder], rows: Rows, document: Mapping[str, Any]) -> pa.Array | None:
+        return encoded(by[1].struct, by[1].notation, by[0], rows.rows.num_rows, document)
 
 
 class Numbers(Protocol):

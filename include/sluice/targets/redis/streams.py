@@ -101,9 +101,9 @@ class StreamUnit:
                         where=f"{piece.table}, stream {stream}",
                         hint="raise it, or leave the column out: mapping.columns.exclude",
                     )
-                headers = messages.headers or []
+                assert messages.headers is not None  # the form has headers
                 for key, value, more in zip(
-                    messages.keys.to_pylist(), messages.values.to_pylist(), headers, strict=True
+                    messages.keys.to_pylist(), messages.values.to_pylist(), messages.headers, strict=True
                 ):
                     fields = [] if key is None else [b"key", key]
                     fields += [] if value is None else [b"value", value]
