@@ -10,8 +10,8 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -26,19 +26,20 @@ from sluice.targets.messages.documents import Messages, MessageWriter
 from sluice.targets.port import ChangePiece, Fence
 from sluice.targets.web.client import Request
 
+Head = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Method, path and further headers."""
 _OPS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.READ: "read"}
 _LONGEST_KEY, _LONGEST_LABEL = 200, 128
 """Characters of an idempotency key; many receivers store 255."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A document on its way.
 
     Attributes:
         row: number of the row in its piece.
         change: with table and key it tells the document apart in the batch, the same in each attempt.
-        op: insert, update, delete or read.
+        head: method, path and headers of its own of the request that it goes with.
         key: its message key as JSON, "" without one.
         order: documents with the same number are sent one after the other.
         hidden: its table has columns whose values are not shown.
@@ -47,7 +48,7 @@ class Document:
     table: TableId
     row: int
     change: str
-    op: str
+    head: Head
     key: str
     value: bytes
     order: int
@@ -74,21 +75,24 @@ class Sending:
             _require_plain_key(piece)
         messages: Messages = writer.messages(piece)
         assert messages.headers is not None  # the form has headers
-        ops, hidden = piece.rows["_op"].to_pylist(), any(map(is_masked, piece.rows.schema))
-        documents, last = [], -1
-        rows, keys = messages.rows.tolist(), messages.keys.to_pylist()
+        ops = [_OPS[op] for op in piece.rows["_op"].to_pylist()]
+        hidden, rows = any(map(is_masked, piece.rows.schema)), messages.rows.tolist()
+        sent_ops, last = [ops[row] for row in rows], -1
         twice = {row for row, following in pairwise(rows) if row == following}
-        for row, key, value, route, headers in zip(
-            rows, keys, messages.values.to_pylist(), messages.routes.to_pylist(), messages.headers, strict=True
-        ):
-            op = _OPS[Op(ops[row])]
+        for number, row in enumerate(rows if twice else ()):
             if row in twice:  # an update of the key, as debezium has it
-                op = "insert" if row == last else "delete"
+                sent_ops[number] = "insert" if row == last else "delete"
             last = row
-            change = dict(headers)["sluice.change"].decode()
-            order = zlib.crc32(route)
-            documents.append(Document(piece.table, row, change, op, (key or b"").decode(), value, order, hidden))
-        return documents
+        columns = (messages.headers.columns["sluice.change"], messages.keys.fill_null(b""))
+        changes, keys = (column.cast(pa.large_string()).to_pylist() for column in columns)
+        table, orders = repeat(piece.table), map(zlib.crc32, messages.routes.to_pylist())
+        if self.options.single and self.options.named & OF_ROWS:
+            heads = [self._head(piece.table, op, key) for op, key in zip(sent_ops, keys, strict=True)]
+        else:
+            alike = {op: self._head(piece.table, op, "") for op in set(sent_ops)}
+            heads = [alike[op] for op in sent_ops]
+        values = messages.values.to_pylist()
+        return list(map(Document, table, rows, changes, heads, keys, values, orders, repeat(hidden)))
 
     def lanes(self, documents: Iterable[Document]) -> list[list[Document]]:
         """Return the documents in lists that may be sent at the same time; each is in order."""
@@ -102,18 +106,19 @@ class Sending:
         """Yield the documents of each request: as many as fit whose method, address and headers are the same."""
         how, part, size, head = self.options.batch, list[Document](), 0, None
         for document in lane:
-            now = self._said(document)
-            if part and (now != head or len(part) >= how.max_rows or size + len(document.value) > how.max_bytes):
+            if part and (
+                document.head != head or len(part) >= how.max_rows or size + len(document.value) > how.max_bytes
+            ):
                 yield part
                 part, size = [], 0
             part.append(document)
-            size, head = size + len(document.value), now
+            size, head = size + len(document.value), document.head
         if part:
             yield part
 
     def request(self, part: Sequence[Document]) -> Request:
         """Return the request with these documents."""
-        method, path, headers = self._said(part[0])
+        method, path, headers = part[0].head
         name = self.key_of(part)
         own = {
             "Content-Type": self._content_type(),
@@ -157,22 +162,21 @@ class Sending:
             return re.sub(r"[^A-Za-z0-9_-]", "-", f"{readable[: _LONGEST_LABEL - len(digest) - 1]}/{digest}")
         return f"{readable[: _LONGEST_KEY - len(digest) - 1]}/{digest}"
 
-    def _said(self, document: Document) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """Return method, path and further headers."""
+    def _head(self, table: TableId, op: str, key: str) -> Head:
         options = self.options
         words = {
-            "schema": document.table.schema,
-            "table": document.table.table,
+            "schema": table.schema,
+            "table": table.table,
             "pipeline": self.pipeline,
             "target": self.target,
         }
         if options.single:
-            words |= {"op": document.op, "key": _plain_key(document.key)} if options.named & OF_ROWS else {}
+            words |= {"op": op, "key": _plain_key(key)} if options.named & OF_ROWS else {}
         safe = {name: quote(word, safe="") for name, word in words.items()}
         if "key" in words:
             safe["key"] = ",".join(quote(part, safe="") for part in json.loads(words["key"]))
         methods = options.methods
-        method = {"delete": methods.delete, "update": methods.update}.get(document.op, methods.insert)
+        method = {"delete": methods.delete, "update": methods.update}.get(op, methods.insert)
         headers = tuple((name, template.format(**safe)) for name, template in options.headers.items())
         return method, options.path.format(**safe), headers
 
