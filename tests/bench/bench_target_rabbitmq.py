@@ -23,11 +23,7 @@ from devstack.rabbitmq import RabbitMQServer  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.targets.rabbitmq.client import Outgoing, connected  # noqa: E402
-from sluice.targets.rabbitmq.sender import (  # noqa: E402
-    QueueChannel,
-    StreamChannel,
-    encoded,
-)
+from sluice.targets.rabbitmq.sender import QueueChannel, StreamChannel  # noqa: E402
 from sluice.targets.rabbitmq.stream_client import stream_connected  # noqa: E402
 from sluice.targets.rabbitmq.target import RabbitMQTarget  # noqa: E402
 from tests.bench.figures import figure, measured, save, size  # noqa: E402
@@ -68,10 +64,7 @@ def main(rows: int) -> None:
             given = {"name": send_to, "type": "rabbitmq", "connection": "target", "options": options}
             target = RabbitMQTarget(TargetConfig.model_validate(given), endpoint, "bench")
             ready = kept_messages(target, data)
-            numbered = [
-                (number, encoded(one.id, one.content_type, one.headers, one.value))
-                for number, one in enumerate(ready, 1)
-            ]
+            numbered = [(number, one.value) for number, one in enumerate(ready, 1)]
 
             def to_stream(target: RabbitMQTarget = target, numbered: list[Any] = numbered) -> None:
                 with stream_connected(target.place, "bench") as client:

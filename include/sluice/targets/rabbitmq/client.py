@@ -12,9 +12,8 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -58,15 +57,14 @@ def _not_installed(package: str) -> ConfigError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A message on its way.
 
     Attributes:
         row: number of the row in the batch, for what is said about it. route: routing key, or stream. exchange: "" with
             streams.
         number: of the message in the batch. id: the message id. headers: the key of the row and what is known of the
-            change.
+            change. value: the document; to a stream: the encoded message, which has id and headers in it.
     """
 
     row: int

@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from sluice.errors import LoadError, MappingError
 from sluice.model.tables import TableId
 from sluice.targets.port import Fence
@@ -19,35 +23,51 @@ from sluice.targets.rabbitmq.client import AmqpClient, Outgoing, connected
 from sluice.targets.rabbitmq.place import Place
 from sluice.targets.rabbitmq.stream_client import StreamClient, stream_connected
 
-_PROPERTIES, _APPLICATION_PROPERTIES, _DATA = b"\x00\x53\x73", b"\x00\x53\x74", b"\x00\x53\x75"
+_BINARY = pa.large_binary()
+_PROPERTIES, _APPLICATION_PROPERTIES, _DATA = b"\x00\x53\x73\xd0", b"\x00\x53\x74\xd1", b"\x00\x53\x75\xb0"
 _NULL = b"\x40"
+_SHORT = 256
+"""Bytes of a text from which its size has four bytes."""
 
 
-def encoded(message_id: str, content_type: str, headers: Mapping[str, str], value: bytes) -> bytes:
-    """Return the bytes of a message: the sections properties, application-properties and data."""
+def encoded(ids: pa.Array, content_types: pa.Array, headers: Mapping[str, pa.Array], values: pa.Array) -> pa.Array:
+    """Return the bytes of messages (AMQP 1.0): the sections properties, application-properties and data.
+
+    All are large_binary; a header that is null is left out.
+    """
     # message-id, user-id, to, subject, reply-to, correlation-id, content-type
-    fields = _text(message_id) + _NULL * 5 + _symbol(content_type)
-    named = b"".join(_text(name) + _text(header) for name, header in headers.items())
-    return b"".join((
-        _PROPERTIES, _compound(b"\xd0", 7, fields), _APPLICATION_PROPERTIES,
-        _compound(b"\xd1", 2 * len(headers), named), _DATA,
-        b"\xb0", struct.pack(">I", len(value)), value,
-    ))  # fmt: skip
+    properties = _joined(_sized(ids, b"\xa1", b"\xb1"), _NULL * 5, _sized(content_types, b"\xa3", b"\xb3"))
+    named, count = pa.repeat(pa.scalar(b"", _BINARY), len(ids)), np.zeros(len(ids), np.int64)
+    for name, texts in headers.items():
+        own_name = _sized(pa.array([name.encode()], _BINARY), b"\xa1", b"\xb1")[0]
+        named = _joined(named, pc.fill_null(_joined(own_name, _sized(texts, b"\xa1", b"\xb1")), b""))
+        count += texts.is_valid().to_numpy(zero_copy_only=False)
+    return _joined(
+        _PROPERTIES, _size(pc.binary_length(properties), 4), struct.pack(">I", 7), properties,
+        _APPLICATION_PROPERTIES, _size(pc.binary_length(named), 4), _size(pa.array(2 * count)), named,
+        _DATA, _size(pc.binary_length(values)), values,
+    )  # fmt: skip
 
 
-def _compound(code: bytes, count: int, content: bytes) -> bytes:
-    """Return a list or map whose size counts the bytes after itself."""
-    return code + struct.pack(">II", len(content) + 4, count) + content
+def _joined(*parts: pa.Array | pa.Scalar | bytes) -> pa.Array:
+    """Join bytes row by row; null where one is."""
+    scalars = [pa.scalar(part, _BINARY) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*scalars, pa.scalar(b"", _BINARY))
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return b"\xa1" + bytes([len(data)]) + data if len(data) < 256 else b"\xb1" + struct.pack(">I", len(data)) + data
+def _size(sizes: pa.Array, more: int = 0) -> pa.Array:
+    """Return numbers in four bytes. ``more``: is added to each: the size of a list counts the bytes after itself."""
+    data = (pc.fill_null(sizes, 0).to_numpy() + more).astype(">u4")
+    return pa.Array.from_buffers(pa.binary(4), len(data), [None, pa.py_buffer(data)]).cast(_BINARY)
 
 
-def _symbol(text: str) -> bytes:
-    data = text.encode("ascii")
-    return b"\xa3" + bytes([len(data)]) + data
+def _sized(texts: pa.Array, short: bytes, long: bytes) -> pa.Array:
+    """Return texts after their type and size, which has one byte or four."""
+    sizes = pc.binary_length(texts)
+    whole = _size(sizes)
+    heads = _joined(short, pc.binary_slice(whole, 3, 4))
+    is_long = pc.greater_equal(sizes, _SHORT)
+    return _joined(pc.if_else(is_long, _joined(long, whole), heads) if pc.any(is_long).as_py() else heads, texts)
 
 
 QUEUE_TYPE, EXCHANGE_TYPE = "quorum", "topic"
@@ -111,8 +131,7 @@ class StreamChannel:
             raise LoadError(f"a batch has more than {_MOST - 1:,} messages", where=messages[-1].route)
         routes: dict[str, list[tuple[int, bytes]]] = {}
         for message in messages:
-            encoded_message = encoded(message.id, message.content_type, message.headers, message.value)
-            routes.setdefault(message.route, []).append((self.slot << 32 | message.number + 1, encoded_message))
+            routes.setdefault(message.route, []).append((self.slot << 32 | message.number + 1, message.value))
         self.routes.update(routes)
         for route, numbered in routes.items():
             self.client.publish(route, self.publisher, numbered)

@@ -11,6 +11,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ _LARGEST_FRAME = 1 << 30
 """More than any server offers: its own limit counts."""
 _HEAD, _EACH = 64, 12
 """Bytes of a frame beside its messages, and of a message beside its contents."""
+_FRAMES = 8
+"""Frames in a window."""
 _HEARTBEAT_S = 60
 _LOOK_S = 0.5
 _lock = threading.Lock()
@@ -51,9 +54,12 @@ class StreamClient:
         self._timeout_s = place.options.timeout.total_seconds()
         self._pool: Any = None
         self._publishers: dict[tuple[str, str], _Publisher] = {}
+        self._publishing: tuple[Future[None], str] | None = None
 
     def close(self) -> None:
         """Close the connections; what fails then is of no matter."""
+        if self._publishing is not None:
+            self._publishing[0].cancel()
         if self._pool is not None:
             with suppress(Exception):
                 asyncio.run_coroutine_threadsafe(self._pool.close(), _loop())  # takes a while, and nothing waits for it
@@ -87,24 +93,44 @@ class StreamClient:
         return self._run(self._frame_bytes(stream), f"connecting to the leader of the stream {stream}")
 
     def publish(self, stream: str, publisher: str, messages: Iterable[Numbered]) -> None:
-        """Publish messages, ids ascending; the server drops those that it has. :meth:`flush` waits for the confirms."""
-        self._run(self._publish(stream, publisher, list(messages)), f"publishing to the stream {stream}", None)
+        """Publish messages, ids ascending, once those before are sent; the server drops those that it has.
+
+        The caller makes its next messages meanwhile. Raises what the messages before met; :meth:`flush` waits for the
+        rest, and for the confirms.
+        """
+        self._end_publishing()
+        work = self._publish(stream, publisher, list(messages))
+        self._publishing = asyncio.run_coroutine_threadsafe(work, _loop()), f"publishing to the stream {stream}"
+
+    def _end_publishing(self) -> None:
+        if self._publishing is not None:
+            (future, doing), self._publishing = self._publishing, None
+            self._result(future, doing)
 
     def flush(self) -> None:
         """Wait until every message is confirmed. Raises TargetUnavailable, LoadError."""
+        self._end_publishing()
         for (stream, _), publisher in self._publishers.items():
             self._run(publisher.settle(0), f"waiting for confirms of the stream {stream}", None)
 
     def _run(self, work: Coroutine[Any, Any, _T], doing: str, timeout_s: float | None = 0.0) -> _T:
         """Run work in the loop, within a deadline; None: it keeps one itself."""
+        try:
+            self._end_publishing()
+        except BaseException:
+            work.close()
+            raise
         patience = self._timeout_s if timeout_s == 0.0 else timeout_s
 
         async def within() -> _T:
             async with asyncio.timeout(patience):
                 return await work
 
+        return self._result(asyncio.run_coroutine_threadsafe(within(), _loop()), doing)
+
+    def _result(self, future: Future[_T], doing: str) -> _T:
         try:
-            return asyncio.run_coroutine_threadsafe(within(), _loop()).result()
+            return future.result()
         except SluiceError:
             raise
         except Exception as error:
@@ -239,17 +265,19 @@ class _Publisher:
             self._moved.set()
 
     async def send(self, messages: list[Numbered]) -> None:
-        """Send messages in frames as large as the server takes, with at most a window of them unconfirmed."""
+        """Send messages in frames, with at most a window of messages unconfirmed: of several frames, so that the server
+        has one to write while it confirms another.
+        """
         window = self._place.options.confirm_window
-        for part in self._frames(messages, window):
+        for part in self._frames(messages, -(-window // _FRAMES)):
             await self.settle(window - len(part))
             await self._frame(part)
 
-    def _frames(self, messages: list[Numbered], window: int) -> Iterator[list[Numbered]]:
+    def _frames(self, messages: list[Numbered], most_messages: int) -> Iterator[list[Numbered]]:
         most, part, size = int(self._client.frame_max), list[Numbered](), _HEAD
         for number, data in messages:
             added = len(data) + _EACH
-            if part and (size + added > most or len(part) >= window):
+            if part and (size + added > most or len(part) >= most_messages):
                 yield part
                 part, size = [], _HEAD
             part.append((number, data))

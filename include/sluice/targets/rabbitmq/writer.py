@@ -6,13 +6,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from sluice.errors import LoadError
+from sluice.formats.columns import joined
 from sluice.model.fields import is_masked
 from sluice.model.tables import TableId
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.messages.batch_rows import BatchRows
 from sluice.targets.messages.definitions import require_said
-from sluice.targets.messages.documents import MessageWriter
+from sluice.targets.messages.documents import Headers, MessageWriter
 from sluice.targets.messages.key_forms import KeyForms
 from sluice.targets.messages.pieces import merged_parts, merged_piece, sent_rows, without_refused
 from sluice.targets.messages.side_messages import statement_messages, statement_of, transaction_messages
@@ -38,7 +43,7 @@ _ROWS = 10_000
 """Rows that become messages at a time."""
 _BESIDE = 1 << 16
 """More bytes than a message of a stream has beside its document."""
-_JSON = "application/json"
+_JSON = b"application/json"
 _AT_READERS = StaleWords("at the readers", "at the readers under the old name", "of which the readers have no row")
 
 
@@ -159,11 +164,9 @@ class BatchSender:
                 messages = statement_messages(self._writer, route, self.rows.statements)
             else:
                 messages = transaction_messages(self._writer, route, transactions)
-            headers = {"sluice.batch": str(self.fence.batch)}
-            self._require_taken([
-                self._outgoing(0, exchange, route, {**headers, **({"key": key.decode()} if key else {})}, value)
-                for key, value in messages
-            ])
+            keys, values = (pa.array([message[part] for message in messages], pa.large_binary()) for part in (0, 1))
+            headers = {"sluice.batch": _same(str(self.fence.batch), len(messages)), "key": keys}
+            self._require_taken(self._outgoing([0] * len(messages), exchange, route, headers, values))
 
     def send_changes(self, pieces: Sequence[ChangePiece]) -> None:
         """Send every change. A refused one stops the batch: what follows it in the log is not sent before it.
@@ -225,34 +228,25 @@ class BatchSender:
 
         They have numbers, too.
         """
-        encoded_rows = self._writer.messages(piece)
-        assert encoded_rows.headers is not None  # the form has headers
+        written = self._writer.messages(piece)
+        assert written.headers is not None  # the form has headers
         streams = self.place.options.streams
         exchange, route = "" if streams else self.place.exchange_of(piece.table), self.place.route_of(piece.table)
-        messages: list[Outgoing] = []
-        refused: dict[int, str] = {}
+        rows, values = written.rows.tolist(), written.values.fill_null(b"")
+        headers = {**written.headers.columns, "sluice.table": _same(str(piece.table), len(rows)), "key": written.keys}
+        messages = self._outgoing(rows, exchange, route, headers, values)
+        limit, refused = self._limit(route), dict[int, str]()
         masked = any(map(is_masked, piece.rows.schema))
-        keys, values = encoded_rows.keys.to_pylist(), encoded_rows.values.to_pylist()
-        for row, key, value, headers in zip(
-            encoded_rows.rows.tolist(), keys, values, encoded_rows.headers, strict=True
-        ):
-            properties = {name: text.decode("utf-8", "replace") for name, text in headers}
-            content_type = properties.pop("content-type", _JSON)
-            properties["sluice.table"] = str(piece.table)
-            if key is not None:
-                properties["key"] = key.decode()
-            message = self._outgoing(row, exchange, route, properties, value or b"", content_type)
-            limit = self._limit(route)
-            size = len(message.value)
-            if streams and size + _BESIDE > limit:
-                size = len(encoded(message.id, message.content_type, message.headers, message.value))
+        sizes = pc.binary_length(values).to_numpy()
+        for number in np.flatnonzero(sizes + (_BESIDE if streams else 0) > limit).tolist():
+            size = len(messages[number].value)
             if size > limit:
+                key = written.keys[number].as_py()
                 key_text = "(masked)" if masked else (key or b"none").decode()[:300]
-                refused[row] = (
+                refused[rows[number]] = (
                     f"a message of {size:,} bytes is larger than {limit:,} (options.max_message_bytes, or the "
                     f"server's frame), key {key_text}"
                 )
-            messages.append(message)
         return ([message for message in messages if message.row not in refused] if refused else messages), refused
 
     def _limit(self, route: str) -> int:
@@ -264,13 +258,27 @@ class BatchSender:
         return self._limits[route]
 
     def _outgoing(
-        self, row: int, exchange: str, route: str, headers: dict[str, str], value: bytes, content_type: str = _JSON
-    ) -> Outgoing:
-        """Return a message with the next number. The same contents give the same numbers and ids in each attempt."""
-        number = self._number
-        self._number += 1
-        name = f"{self.place.owner}/{self.rows.replay or self.fence.batch}/{number}/{self.contents}"
-        return Outgoing(row, exchange, route, number, name, headers, content_type, value)
+        self, rows: Sequence[int], exchange: str, route: str, headers: dict[str, pa.Array], values: pa.Array
+    ) -> list[Outgoing]:
+        """Return messages with the next numbers. The same contents give the same numbers and ids in each attempt."""
+        numbers = range(self._number, self._number + len(rows))
+        self._number += len(rows)
+        head, tail = f"{self.place.owner}/{self.rows.replay or self.fence.batch}/", f"/{self.contents}"
+        types = headers.pop("content-type", pa.nulls(len(rows), values.type)).fill_null(_JSON)
+        if self.place.options.streams:
+            ids = joined(head, pa.array(numbers, pa.int64()), tail).cast(values.type)
+            data = encoded(ids, types, headers, values).to_pylist()
+            no_headers: dict[str, str] = {}
+            return [
+                Outgoing(row, "", route, n, "", no_headers, "", one)
+                for row, n, one in zip(rows, numbers, data, strict=True)
+            ]
+        texts = ({name: value.decode("utf-8", "replace") for name, value in one} for one in Headers(headers))
+        each = zip(rows, numbers, texts, types.to_pylist(), values.to_pylist(), strict=True)
+        return [
+            Outgoing(row, exchange, route, number, f"{head}{number}{tail}", named, kind.decode(), value)
+            for row, number, named, kind, value in each
+        ]
 
     def _stopped(self, table: TableId, why: str) -> LoadError:
         more = "" if self.rows.changes else "; on_error: dead_letter leaves such rows out"
@@ -279,6 +287,10 @@ class BatchSender:
             where=f"{table}, {self.place.route_of(table)}",
             hint=f"raise the limit, bind a queue, or leave the column out: mapping.columns.exclude{more}",
         )
+
+
+def _same(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text.encode(), pa.large_binary()), count)
 
 
 __all__ = ["RabbitMQUnit", "RabbitMQWriter"]
