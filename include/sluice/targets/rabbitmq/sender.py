@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from sluice.targets.port import Fence
 from sluice.targets.rabbitmq.checkpoint import begin, guarded, why_lost
 from sluice.targets.rabbitmq.client import AmqpClient, Outgoing, connected
 from sluice.targets.rabbitmq.place import Place
-from sluice.targets.rabbitmq.stream_client import StreamClient, stream_connected
+from sluice.targets.rabbitmq.stream_client import Numbered, StreamClient, stream_connected
 
 _BINARY = pa.large_binary()
 _PROPERTIES, _APPLICATION_PROPERTIES, _DATA = b"\x00\x53\x73\xd0", b"\x00\x53\x74\xd1", b"\x00\x53\x75\xb0"
@@ -35,39 +35,55 @@ def encoded(ids: pa.Array, content_types: pa.Array, headers: Mapping[str, pa.Arr
 
     All are large_binary; a header that is null is left out.
     """
-    # message-id, user-id, to, subject, reply-to, correlation-id, content-type
-    properties = _joined(_sized(ids, b"\xa1", b"\xb1"), _NULL * 5, _sized(content_types, b"\xa3", b"\xb3"))
-    named, count = pa.repeat(pa.scalar(b"", _BINARY), len(ids)), np.zeros(len(ids), np.int64)
+    id_parts, id_sizes = _sized(ids, b"\xa1", b"\xb1")
+    type_parts, type_sizes = _sized(content_types, b"\xa3", b"\xb3")
+    named: list[pa.Array | bytes] = []
+    sizes, words = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
     for name, texts in headers.items():
-        own_name = _sized(pa.array([name.encode()], _BINARY), b"\xa1", b"\xb1")[0]
-        named = _joined(named, pc.fill_null(_joined(own_name, _sized(texts, b"\xa1", b"\xb1")), b""))
-        count += texts.is_valid().to_numpy(zero_copy_only=False)
-    return _joined(
-        _PROPERTIES, _size(pc.binary_length(properties), 4), struct.pack(">I", 7), properties,
-        _APPLICATION_PROPERTIES, _size(pc.binary_length(named), 4), _size(pa.array(2 * count)), named,
-        _DATA, _size(pc.binary_length(values)), values,
-    )  # fmt: skip
+        own, valid = b"\xa1" + bytes([len(name)]) + name.encode(), texts.is_valid()
+        parts, text_sizes = _sized(texts, b"\xa1", b"\xb1")
+        named += [
+            pc.if_else(valid, pa.scalar(own, _BINARY), pa.scalar(None, _BINARY)) if texts.null_count else own,
+            *parts,
+        ]
+        has = valid.to_numpy(zero_copy_only=False)
+        sizes, words = sizes + has * (len(own) + text_sizes), words + 2 * has
+    # message-id, user-id, to, subject, reply-to, correlation-id, content-type; a size counts the bytes after itself
+    parts = [
+        _PROPERTIES, _bytes_of(id_sizes + 5 + type_sizes + 4), struct.pack(">I", 7), *id_parts, _NULL * 5, *type_parts,
+        _APPLICATION_PROPERTIES, _bytes_of(sizes + 4), _bytes_of(words), *named,
+        _DATA, _bytes_of(_lengths(values)), values,
+    ]  # fmt: skip
+    arrays = [pa.scalar(part, _BINARY) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*arrays, pa.scalar(b"", _BINARY), null_handling="skip")
 
 
-def _joined(*parts: pa.Array | pa.Scalar | bytes) -> pa.Array:
-    """Join bytes row by row; null where one is."""
-    scalars = [pa.scalar(part, _BINARY) if isinstance(part, bytes) else part for part in parts]
-    return pc.binary_join_element_wise(*scalars, pa.scalar(b"", _BINARY))
+def _lengths(values: pa.Array) -> np.ndarray[Any, Any]:
+    lengths: np.ndarray[Any, Any] = pc.fill_null(pc.binary_length(values), 0).to_numpy()
+    return lengths
 
 
-def _size(sizes: pa.Array, more: int = 0) -> pa.Array:
-    """Return numbers in four bytes. ``more``: is added to each: the size of a list counts the bytes after itself."""
-    data = (pc.fill_null(sizes, 0).to_numpy() + more).astype(">u4")
+def _bytes_of(numbers: np.ndarray[Any, Any]) -> pa.Array:
+    data = numbers.astype(">u4")
     return pa.Array.from_buffers(pa.binary(4), len(data), [None, pa.py_buffer(data)]).cast(_BINARY)
 
 
-def _sized(texts: pa.Array, short: bytes, long: bytes) -> pa.Array:
-    """Return texts after their type and size, which has one byte or four."""
-    sizes = pc.binary_length(texts)
-    whole = _size(sizes)
-    heads = _joined(short, pc.binary_slice(whole, 3, 4))
-    is_long = pc.greater_equal(sizes, _SHORT)
-    return _joined(pc.if_else(is_long, _joined(long, whole), heads) if pc.any(is_long).as_py() else heads, texts)
+def _sized(texts: pa.Array, short: bytes, long: bytes) -> tuple[list[pa.Array], np.ndarray[Any, Any]]:
+    """Return what stands before each text (its type, and its size in one byte or four), the texts, and the bytes of
+    both.
+    """
+    lengths = _lengths(texts)
+    is_long, whole = lengths >= _SHORT, _bytes_of(lengths)
+    heads = _heads(short, pc.binary_slice(whole, 3, 4))
+    if is_long.any():
+        heads = pc.if_else(pa.array(is_long), _heads(long, whole), heads)
+    if texts.null_count:
+        heads = pc.if_else(texts.is_valid(), heads, pa.scalar(None, _BINARY))
+    return [heads, texts], lengths + np.where(is_long, 5, 2)
+
+
+def _heads(code: bytes, sizes: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(pa.scalar(code, _BINARY), sizes, pa.scalar(b"", _BINARY))
 
 
 QUEUE_TYPE, EXCHANGE_TYPE = "quorum", "topic"
@@ -129,7 +145,7 @@ class StreamChannel:
         """See :class:`Channel`: a stream takes every message, or the batch fails."""
         if messages and messages[-1].number + 1 >= _MOST:
             raise LoadError(f"a batch has more than {_MOST - 1:,} messages", where=messages[-1].route)
-        routes: dict[str, list[tuple[int, bytes]]] = {}
+        routes: dict[str, list[Numbered]] = {}
         for message in messages:
             routes.setdefault(message.route, []).append((self.slot << 32 | message.number + 1, message.value))
         self.routes.update(routes)

@@ -31,7 +31,7 @@ _LOOK_S = 0.5
 _lock = threading.Lock()
 _running: list[asyncio.AbstractEventLoop] = []
 
-Numbered = tuple[int, bytes]
+Numbered = tuple[int, bytes | memoryview]
 """(publishing id, message)."""
 
 
