@@ -9,11 +9,12 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.errors import MappingError
@@ -33,26 +34,51 @@ _LONGEST_KEY, _LONGEST_LABEL = 200, 128
 """Characters of an idempotency key; many receivers store 255."""
 
 
-class Document(NamedTuple):
-    """A document on its way.
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Documents on their way, as columns: an object for each would have the garbage collector look through all.
 
     Attributes:
-        row: number of the row in its piece.
-        change: with table and key it tells the document apart in the batch, the same in each attempt.
-        head: method, path and headers of its own of the request that it goes with.
-        key: its message key as JSON, "" without one.
-        order: documents with the same number are sent one after the other.
+        tables: name of each one's table.
+        rows: number of the row in its piece.
+        changes: with table and key it tells the document apart in the batch, the same in each attempt.
+        heads: method, path and headers of the request that it goes with.
+        keys: its message key as JSON, "" without one.
+        values: what it says.
+        orders: documents with the same number are sent one after the other.
         hidden: its table has columns whose values are not shown.
     """
 
-    table: TableId
-    row: int
-    change: str
-    head: Head
-    key: str
-    value: bytes
-    order: int
-    hidden: bool
+    tables: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    heads: list[Head] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    orders: list[int] = field(default_factory=list)
+    hidden: list[bool] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> Documents:
+        """Return documents that follow each other."""
+        return Documents(*(column[part] for column in self._columns))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Documents]) -> Documents:
+        """Return the documents of parts, one part after the other."""
+        return cls(
+            *(list(chain.from_iterable(columns)) for columns in zip(*(part._columns for part in parts), strict=True))
+        )
+
+    def take(self, numbers: Sequence[int]) -> Documents:
+        """Return some of the documents."""
+        return Documents(*(list(map(column.__getitem__, numbers)) for column in self._columns))
+
+    @property
+    def _columns(self) -> tuple[list[Any], ...]:
+        return (self.tables, self.rows, self.changes, self.heads, self.keys, self.values, self.orders, self.hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +95,7 @@ class Sending:
     replay: str
     position: str
 
-    def documents(self, writer: MessageWriter, piece: ChangePiece) -> list[Document]:
+    def documents(self, writer: MessageWriter, piece: ChangePiece) -> Documents:
         """Return the documents of a piece, in its order. Raises MappingError if a key cannot stand in an address."""
         if self.options.named & {"key"}:
             _require_plain_key(piece)
@@ -85,40 +111,36 @@ class Sending:
             last = row
         columns = (messages.headers.columns["sluice.change"], messages.keys.fill_null(b""))
         changes, keys = (column.cast(pa.large_string()).to_pylist() for column in columns)
-        table, orders = repeat(piece.table), map(zlib.crc32, messages.routes.to_pylist())
+        count, orders = len(rows), list(map(zlib.crc32, messages.routes.to_pylist()))
         if self.options.single and self.options.named & OF_ROWS:
             heads = [self._head(piece.table, op, key) for op, key in zip(sent_ops, keys, strict=True)]
         else:
             alike = {op: self._head(piece.table, op, "") for op in set(sent_ops)}
             heads = [alike[op] for op in sent_ops]
         values = messages.values.to_pylist()
-        return list(map(Document, table, rows, changes, heads, keys, values, orders, repeat(hidden)))
+        return Documents([str(piece.table)] * count, rows, changes, heads, keys, values, orders, [hidden] * count)
 
-    def lanes(self, documents: Iterable[Document]) -> list[list[Document]]:
+    def lanes(self, documents: Documents) -> list[Documents]:
         """Return the documents in lists that may be sent at the same time; each is in order."""
         count = 1 if self.options.ordering == "global" else self.options.concurrency
-        lanes: list[list[Document]] = [[] for _ in range(count)]
-        for document in documents:
-            lanes[document.order % count].append(document)
-        return [lane for lane in lanes if lane]
+        lane = np.array(documents.orders, np.int64) % count
+        return [documents.take(np.flatnonzero(lane == number).tolist()) for number in np.unique(lane).tolist()]
 
-    def parts(self, lane: Sequence[Document]) -> Iterator[list[Document]]:
+    def parts(self, lane: Documents) -> Iterator[Documents]:
         """Yield the documents of each request: as many as fit whose method, address and headers are the same."""
-        how, part, size, head = self.options.batch, list[Document](), 0, None
-        for document in lane:
-            if part and (
-                document.head != head or len(part) >= how.max_rows or size + len(document.value) > how.max_bytes
-            ):
-                yield part
-                part, size = [], 0
-            part.append(document)
-            size, head = size + len(document.value), document.head
-        if part:
-            yield part
+        how, first, size = self.options.batch, 0, 0
+        for number, (head, value) in enumerate(zip(lane.heads, lane.values, strict=True)):
+            full = number - first >= how.max_rows or size + len(value) > how.max_bytes
+            if number > first and (full or head != lane.heads[first]):
+                yield lane[first:number]
+                first, size = number, 0
+            size += len(value)
+        if len(lane):
+            yield lane[first:]
 
-    def request(self, part: Sequence[Document]) -> Request:
+    def request(self, part: Documents) -> Request:
         """Return the request with these documents."""
-        method, path, headers = part[0].head
+        method, path, headers = part.heads[0]
         name = self.key_of(part)
         own = {
             "Content-Type": self._content_type(),
@@ -131,8 +153,9 @@ class Sending:
         body = b"" if method == "DELETE" else self._body(part, name)
         if method == "DELETE":
             del own["Content-Type"]
-        hidden = any(document.hidden for document in part)
-        return Request(method, path, {**own, **dict(headers)}, body, "key" in self.options.named_in_path, hidden)
+        return Request(
+            method, path, {**own, **dict(headers)}, body, "key" in self.options.named_in_path, any(part.hidden)
+        )
 
     def leads_elsewhere(self, url: str) -> bool:
         """Return True if a value is empty, "." or ".." between two slashes of the path: the request would go to another
@@ -141,7 +164,7 @@ class Sending:
         template, path = (url_path.partition("?")[0].split("/") for url_path in (self.options.path, url))
         return any(part in {"", ".", ".."} and part != was for was, part in zip(template, path, strict=True))
 
-    def key_of(self, part: Sequence[Document]) -> str:
+    def key_of(self, part: Documents) -> str:
         """Return the idempotency key of these documents: what they are, and not how many requests there are,
         decides.
         """
@@ -150,11 +173,11 @@ class Sending:
             self.target,
             self.position,
             self.replay,
-            *(f"{one.table} {one.change} {one.key}" for one in part),
+            *map(" ".join, zip(part.tables, part.changes, part.keys, strict=True)),
         ]
         digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:24]
-        tables = {one.table for one in part}
-        unit = self.replay or (str(next(iter(tables))) if len(tables) == 1 else "changes")
+        tables = set(part.tables)
+        unit = self.replay or (next(iter(tables)) if len(tables) == 1 else "changes")
         readable = "/".join(
             quote(str(word), safe=".-_~") for word in (self.pipeline, self.target, self.fence.batch, unit)
         )
@@ -190,8 +213,8 @@ class Sending:
             )
         return "application/json"
 
-    def _body(self, part: Sequence[Document], key: str) -> bytes:
-        values = [document.value for document in part]
+    def _body(self, part: Documents, key: str) -> bytes:
+        values = part.values
         if self.options.batch.lines:
             return b"\n".join(values) + b"\n"
         documents = values[0] if self.options.single else b"[" + b",".join(values) + b"]"

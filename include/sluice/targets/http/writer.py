@@ -16,7 +16,7 @@ from sluice.errors import LoadError
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.http.client import HttpClient, Refusal
 from sluice.targets.http.options import HttpOptions, Ordering
-from sluice.targets.http.requests import Document, Sending
+from sluice.targets.http.requests import Documents, Sending
 from sluice.targets.messages.batch_rows import BatchRows
 from sluice.targets.messages.definitions import require_said
 from sluice.targets.messages.documents import MessageWriter
@@ -130,7 +130,7 @@ class HttpUnit:
         count = 0
         together = self.place.options.ordering is Ordering.GLOBAL
         for pieces in in_log_order(self.rows.reader.change_pieces(), _ROWS, together=together):
-            documents = [document for piece in pieces for document in lanes.sending.documents(writer, piece)]
+            documents = Documents.joined(lanes.sending.documents(writer, piece) for piece in pieces)
             lanes.send(documents, refusable=False)
             count += sum(piece.rows.num_rows for piece in pieces)
         return WriteResult(appended=count)
@@ -164,7 +164,7 @@ class _Lanes:
     sending: Sending
     threads: ThreadPoolExecutor
 
-    def send(self, documents: Sequence[Document], *, refusable: bool) -> dict[int, Refusal]:
+    def send(self, documents: Documents, *, refusable: bool) -> dict[int, Refusal]:
         """Send documents to the end; return the rows that were refused.
 
         Raises what :meth:`HttpClient.send` raises, and LoadError.
@@ -176,7 +176,7 @@ class _Lanes:
             raise error
         return {row: refusal for future in work for row, refusal in future.result().items()}
 
-    def _lane(self, lane: Sequence[Document], refusable: bool) -> dict[int, Refusal]:
+    def _lane(self, lane: Documents, refusable: bool) -> dict[int, Refusal]:
         refused: dict[int, Refusal] = {}
         try:
             for part in self.sending.parts(lane):
@@ -186,7 +186,7 @@ class _Lanes:
             raise
         return refused
 
-    def _part(self, part: Sequence[Document], refused: dict[int, Refusal], refusable: bool) -> None:
+    def _part(self, part: Documents, refused: dict[int, Refusal], refusable: bool) -> None:
         """Send documents in one request; if it is refused, halves of them, down to the row that is at fault."""
         request = self.sending.request(part)
         if self.sending.leads_elsewhere(request.url):
@@ -199,13 +199,13 @@ class _Lanes:
             for half in (part[: len(part) // 2], part[len(part) // 2 :]):
                 self._part(half, refused, refusable)
             return
-        [document] = part
+        [table], [row] = part.tables, part.rows
         if not refusable:
-            key = "(masked)" if document.hidden else document.key[:300] or "none"
+            key = "(masked)" if part.hidden[0] else part.keys[0][:300] or "none"
             raise LoadError(
-                f"{self.client.doing}: a row of {document.table} is refused, key {key}: {refusal.said}",
-                where=str(document.table),
+                f"{self.client.doing}: a row of {table} is refused, key {key}: {refusal.said}",
+                where=table,
                 hint="correct the row, or the receiver; with changes: latest, on_error: dead_letter leaves such rows "
                 "out",
             )
-        refused[document.row] = refusal
+        refused[row] = refusal
