@@ -256,9 +256,7 @@ class _Layout:
             head, null, implicit = self.notation.around(part, number)
             value = columns[part["field"]]
             if part.get("name") == DECIMAL and not self.notation.zigzag and value is not None:
-                digits, part = part["parameters"], _DECIMAL
-                precision, scale = int(digits["connect.decimal.precision"]), int(digits["scale"])
-                value = {"": value, "value": value, "precision": precision, "scale": scale}
+                part, value = _DECIMAL, {"": value, **_decimal(part, value)}
             if isinstance(value, dict):
                 null_of_struct, opened = None if null is None else self.head + null, len(self._steps)
                 is_image, column = _IMAGE in value, value.get("", -1)
@@ -311,15 +309,26 @@ class _Layout:
         return pa.Array.from_buffers(pa.large_binary(), self.rows, buffers)
 
 
-def from_json(schema: Schema, value: Any, named: Callable[[str], str] = str) -> Any:
-    """Return a value of JSON as its schema has it. ``named``: returns the name of a field of a struct."""
+def _decimal(schema: Schema, value: Any) -> dict[str, Any]:
+    """Return the fields of Protobuf's Decimal."""
+    precision, scale = (int(schema["parameters"][name]) for name in ("connect.decimal.precision", "scale"))
+    return {"value": value, "precision": precision, "scale": scale}
+
+
+def from_json(schema: Schema, value: Any, named: Callable[[str], str] = str, *, decimals: bool = False) -> Any:
+    """Return a value of JSON as its schema has it. ``named``: returns a field's name; ``decimals``: see _decimal."""
     kind = schema["type"]
     if value is None:
         return None
     if kind == "struct":
-        return {named(part["field"]): from_json(part, value.get(part["field"]), named) for part in schema["fields"]}
+        fields = schema["fields"]
+        return {
+            named(part["field"]): from_json(part, value.get(part["field"]), named, decimals=decimals) for part in fields
+        }
     if kind == "array":
-        return [from_json(schema["items"], item, named) for item in value]
+        return [from_json(schema["items"], item, named, decimals=decimals) for item in value]
+    if decimals and schema.get("name") == DECIMAL:
+        return _decimal(schema, b64decode(value))
     return b64decode(value) if kind == "bytes" else float(value) if kind in FLOATS else value
 
 
@@ -332,4 +341,4 @@ def _arrow_type(schema: Schema) -> pa.DataType:
     return {"string": pa.string(), "bytes": pa.binary()}.get(kind, pa.int64())
 
 
-__all__ = ["FLOATS", "Notation", "encoded", "from_json", "varint"]
+__all__ = ["Notation", "encoded", "from_json", "varint"]

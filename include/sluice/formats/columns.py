@@ -210,6 +210,8 @@ def _json_of(values: pa.Array) -> pa.Array:
 
 
 Texts = dict[str, pa.Array]
+PlacesInTransaction = tuple[pa.Array, pa.Array, pa.Array]
+"""Of each change: the transaction's id (null: none), its place in it, and its place among those of its table."""
 
 
 def texts_of(arrays: Sequence[tuple[str, pa.Array]], columns: dict[str, Column]) -> Texts:
@@ -233,12 +235,7 @@ def _parts(texts: Mapping[str, pa.Array | str]) -> list[pa.Array | str]:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A row within a document.
-
-    Attributes:
-        which: for each document: -1: no row, otherwise which one of ``rows``.
-        rows: columns by name: the rows as they are, and as they were.
-    """
+    """A row in each document. ``which``: one of ``rows``, the columns as they are and as they were; -1: none."""
 
     which: np.ndarray[Any, Any]
     rows: tuple[Mapping[str, Any], ...]
@@ -325,8 +322,8 @@ class Rows:
             "before": Image(was, rows), "after": Image(np.where(gone, -1, 0), rows),
             "source": {field.name: values[field.shows] for field in connector_of(source).fields},
             "transaction": None if in_transaction is None else {
-                "": in_transaction.ids.is_valid(), "id": in_transaction.ids, "total_order": in_transaction.total_order,
-                "data_collection_order": in_transaction.table_order,
+                "": in_transaction[0].is_valid(),
+                **dict(zip(("id", "total_order", "data_collection_order"), in_transaction, strict=True)),
             },
             "op": values["op"], **{name: values[name] for name in _TIMES},
         }  # fmt: skip
@@ -393,20 +390,11 @@ def moved(rows: pa.Table, names: Sequence[str]) -> np.ndarray[Any, Any]:
     return changed
 
 
-@dataclass(frozen=True, slots=True)
-class PlacesInTransaction:
-    """The place of each change in its transaction. ``ids``: text, null for a row without a transaction."""
-
-    ids: pa.Array
-    total_order: pa.Array
-    table_order: pa.Array
-
-
 def _place(places: PlacesInTransaction) -> pa.Array:
     """Return what documents say of their place in a transaction."""
     blocks = joined(
-        '{"id":', _repeated(places.ids, quoted), ',"total_order":', numbers(places.total_order),
-        ',"data_collection_order":', numbers(places.table_order), "}",
+        '{"id":', _repeated(places[0], quoted), ',"total_order":', numbers(places[1]),
+        ',"data_collection_order":', numbers(places[2]), "}",
     )  # fmt: skip
     return pc.fill_null(blocks, _NULL)
 

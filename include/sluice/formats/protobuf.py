@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -18,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from sluice.errors import MappingError
 from sluice.formats.avro import adjusted
-from sluice.formats.binary import FLOATS, Notation, varint
+from sluice.formats.binary import Notation, from_json, varint
 from sluice.formats.connect import DECIMAL, Schema
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -32,7 +31,6 @@ _TYPES = {
     "float": _FIELD.TYPE_FLOAT,
     "double": _FIELD.TYPE_DOUBLE, "string": _FIELD.TYPE_STRING, "bytes": _FIELD.TYPE_BYTES,
 }  # fmt: skip
-_Convert = Callable[[Any], Any]
 
 
 class Encoder:
@@ -54,7 +52,7 @@ class Encoder:
         self._package = ".".join(space)
         self.name = f"{self._package}.{last}"
         self._messages: dict[str, list[_Field]] = {}
-        self._convert = self._message(last, struct)
+        self._add_message(last, struct)
         proto = descriptor_pb2.FileDescriptorProto(name=f"{self.name}.proto", package=self._package, syntax="proto3")
         for name, fields in self._messages.items():
             _describe(proto.message_type.add(name=name), fields, self._package)
@@ -64,15 +62,15 @@ class Encoder:
 
     def encode(self, document: str) -> bytes:
         """Return the binary form of a document, without any header."""
-        encoded: bytes = self._class(**self._convert(json.loads(document))).SerializeToString(deterministic=True)
+        values = from_json(self.struct, json.loads(document), adjusted, decimals=True)
+        encoded: bytes = self._class(**values).SerializeToString(deterministic=True)
         return encoded
 
-    def _message(self, name: str, schema: Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """Note a struct's message, once; what makes a message's fields of a JSON object."""
-        fields: list[_Field] = []
-        if name not in self._messages:
-            self._messages[name] = fields
-        parts = []
+    def _add_message(self, name: str, schema: Schema) -> None:
+        """Add a struct's message, unless it is there."""
+        if name in self._messages:
+            return
+        fields = self._messages[name] = list[_Field]()
         original_names: dict[str, str] = {}
         for number, schema_field in enumerate(schema["fields"], 1):
             column, field = schema_field["field"], adjusted(schema_field["field"])
@@ -83,7 +81,7 @@ class Encoder:
                     where=schema["name"],
                     hint="rename one of them: mapping.columns.rename",
                 )
-            kind, work = self._type(schema_field)
+            kind = self._type(schema_field)
             label = (
                 "repeated"
                 if schema_field["type"] == "array"
@@ -92,34 +90,19 @@ class Encoder:
                 else ""
             )
             fields.append(_Field(number, field, kind, label))
-            parts.append((column, field, work))
 
-        def convert(value: Mapping[str, Any]) -> dict[str, Any]:
-            return {
-                field: field_value if work is None else work(field_value)
-                for column, field, work in parts
-                if (field_value := value.get(column)) is not None
-            }
-
-        return convert
-
-    def _type(self, schema: Schema) -> tuple[str, _Convert | None]:
-        """Return the type's name, and a function that converts a JSON value to it; None if no conversion is needed."""
+    def _type(self, schema: Schema) -> str:
+        """Return the type's name; add the messages that it needs."""
         if schema["type"] == "array":
-            kind, work = self._type(schema["items"])
-            return kind, None if work is None else lambda values: [work(value) for value in values]
+            return self._type(schema["items"])
         if schema["type"] == "struct":
             name = adjusted(schema["name"].rpartition(".")[2])
-            return name, self._message(name, schema)
+            self._add_message(name, schema)
+            return name
         if schema.get("name") == DECIMAL:
             self._messages.setdefault("Decimal", _DECIMAL)
-            digits = {
-                "precision": int(schema["parameters"]["connect.decimal.precision"]),
-                "scale": int(schema["parameters"]["scale"]),
-            }
-            return "Decimal", lambda value: {"value": b64decode(value), **digits}
-        kind = _SCALARS[schema["type"]]
-        return kind, b64decode if kind == "bytes" else float if schema["type"] in FLOATS else None
+            return "Decimal"
+        return _SCALARS[schema["type"]]
 
     def _text(self) -> Iterator[str]:
         yield 'syntax = "proto3";'

@@ -39,12 +39,10 @@ class Documents:
     """Documents on their way, as columns: an object for each would have the garbage collector look through all.
 
     Attributes:
-        tables: name of each one's table.
-        rows: number of the row in its piece.
+        tables: name of each one's table. rows: number of the row in its piece.
         changes: with table and key it tells the document apart in the batch, the same in each attempt.
         heads: method, path and headers of the request that it goes with.
-        keys: its message key as JSON, "" without one.
-        values: what it says.
+        keys: its message key as JSON, "" without one. values: what it says.
         orders: documents with the same number are sent one after the other.
         hidden: its table has columns whose values are not shown.
     """

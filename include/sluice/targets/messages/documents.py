@@ -228,7 +228,7 @@ class MessageWriter:
         count, ops = piece.rows.num_rows, piece.rows["_op"].combine_chunks()
         places: columns.PlacesInTransaction | None = None
         if isinstance(piece, NumberedPiece):
-            places = columns.PlacesInTransaction(piece.transaction, piece.total_order, piece.table_order)
+            places = piece.transaction, piece.total_order, piece.table_order
         values = envelope.values(rows, self.source, places).cast(pa.large_binary())
         keys = pa.nulls(count, pa.large_binary())
         if key:

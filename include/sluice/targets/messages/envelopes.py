@@ -4,7 +4,7 @@ schema.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -100,21 +100,22 @@ class Registered(Envelope):
     def keys(self, rows: Rows, names: Sequence[str]) -> pa.Array:
         """See :class:`Envelope`."""
         assert self.keyed is not None
-        keys = self._encoded(self.keyed, rows, rows.plain(names))
-        if keys is not None:
-            return keys
-        return pa.array(map(self.key, Envelope.keys(self, rows, names).to_pylist()), pa.large_binary())
+        return _encoded(self.keyed, rows, rows.plain(names), lambda: rows.keys("debezium-json", names))
 
     def values(self, rows: Rows, source: str, places: PlacesInTransaction | None) -> pa.Array:
         """See :class:`Envelope`."""
-        values = self._encoded(self.valued, rows, rows.plain_documents(source, places))
-        if values is not None:
-            return values
-        return pa.array(map(self.value, Envelope.values(self, rows, source, places).to_pylist()), pa.large_binary())
+        document = rows.plain_documents(source, places)
+        return _encoded(self.valued, rows, document, lambda: rows.documents(source, places))
 
-    @staticmethod
-    def _encoded(by: tuple[bytes, Encoder], rows: Rows, document: Mapping[str, Any]) -> pa.Array | None:
-        return encoded(by[1].struct, by[1].notation, by[0], rows.rows.num_rows, document)
+
+def _encoded(
+    by: tuple[bytes, Encoder], rows: Rows, document: Mapping[str, Any], texts: Callable[[], pa.Array]
+) -> pa.Array:
+    head, encoder = by
+    messages = encoded(encoder.struct, encoder.notation, head, rows.rows.num_rows, document)
+    if messages is None:
+        messages = pa.array([head + encoder.encode(text) for text in texts().to_pylist()], pa.large_binary())
+    return messages
 
 
 class Numbers(Protocol):

@@ -74,7 +74,7 @@ class Outgoing(NamedTuple):
     id: str
     headers: Mapping[str, str]
     content_type: str
-    value: bytes | memoryview
+    value: bytes
 
     @property
     def of_row(self) -> tuple[str, ...]:

@@ -74,16 +74,11 @@ def _sized(texts: pa.Array, short: bytes, long: bytes) -> tuple[list[pa.Array], 
     """
     lengths = _lengths(texts)
     is_long, whole = lengths >= _SHORT, _bytes_of(lengths)
-    heads = _heads(short, pc.binary_slice(whole, 3, 4))
-    if is_long.any():
-        heads = pc.if_else(pa.array(is_long), _heads(long, whole), heads)
+    code = pc.if_else(pa.array(is_long), pa.scalar(long, _BINARY), pa.scalar(short, _BINARY))
+    heads = [code, pc.if_else(pa.array(is_long), whole, pc.binary_slice(whole, 3, 4))]
     if texts.null_count:
-        heads = pc.if_else(texts.is_valid(), heads, pa.scalar(None, _BINARY))
-    return [heads, texts], lengths + np.where(is_long, 5, 2)
-
-
-def _heads(code: bytes, sizes: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar(code, _BINARY), sizes, pa.scalar(b"", _BINARY))
+        heads = [pc.if_else(texts.is_valid(), head, pa.scalar(None, _BINARY)) for head in heads]
+    return [*heads, texts], lengths + np.where(is_long, 5, 2)
 
 
 QUEUE_TYPE, EXCHANGE_TYPE = "quorum", "topic"

@@ -31,7 +31,7 @@ _LOOK_S = 0.5
 _lock = threading.Lock()
 _running: list[asyncio.AbstractEventLoop] = []
 
-Numbered = tuple[int, bytes | memoryview]
+Numbered = tuple[int, bytes]
 """(publishing id, message)."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -270,7 +269,7 @@ class BatchSender:
         types = headers.pop("content-type", pa.nulls(len(rows), values.type)).fill_null(_JSON)
         if self.place.options.streams:
             ids = joined(head, pa.array(numbers, pa.int64()), tail).cast(values.type)
-            data = _views(encoded(ids, types, headers, values))
+            data = encoded(ids, types, headers, values).to_pylist()
             no_headers: dict[str, str] = {}
             return [
                 Outgoing(row, "", route, n, "", no_headers, "", one)
@@ -290,13 +289,6 @@ class BatchSender:
             where=f"{table}, {self.place.route_of(table)}",
             hint=f"raise the limit, bind a queue, or leave the column out: mapping.columns.exclude{more}",
         )
-
-
-def _views(values: pa.Array) -> list[memoryview]:
-    """Return values without a copy."""
-    _, ends, data = values.buffers()
-    places, view = np.frombuffer(ends, np.int64)[: len(values) + 1].tolist(), memoryview(data)
-    return [view[begin:end] for begin, end in pairwise(places)]
 
 
 def _same(text: str, count: int) -> pa.Array:
