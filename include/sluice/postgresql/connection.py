@@ -92,6 +92,14 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
+_LOST_OVER_TLS = (
+    "error response during SSL exchange",
+    "SSL connection has been closed unexpectedly",
+    "SSL SYSCALL error",
+)
+"""libpq's words for a server that goes down or starts, although they name TLS."""
+
+
 def is_gone(error: psycopg.Error) -> bool:
     """Return True for an error of the connection or of the server's state, which passes by itself."""
     code = error.sqlstate or ""
@@ -107,7 +115,8 @@ def is_denied(error: psycopg.Error) -> bool:
 def is_about_tls(error: psycopg.Error) -> bool:
     """Return True if the two sides do not agree on TLS."""
     text = said(error)
-    return not error.sqlstate and ("certificate" in text or "SSL" in text)
+    lost = any(words in text for words in _LOST_OVER_TLS)
+    return not error.sqlstate and not lost and ("certificate" in text or "SSL" in text)
 
 
 def said(error: psycopg.Error) -> str:
