@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help pictures recording site demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small bench-small-batch bench-targets bench-peers faults clean bench-postgresql
+.PHONY: help pictures recording site demo demo-down status venv kernels servers test test-fast test-all test-mutants test-again test-stress test-matrix test-elsewhere durations check check-quick lint format docs lock lowest package bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-digests bench-subscribe bench-snapshot bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-page bench-scale bench-small bench-small-batch bench-targets bench-peers league league-page faults clean bench-postgresql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,12 @@ test-mutants: venv kernels servers ## breaks each promise of the product in a co
 
 test-again: venv kernels servers ## what failed in the last `make test-all`, with the code as it is now; adds to tests/last-full-run.md what came of it
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} SLUICE_FAULTS=$${SLUICE_FAULTS:-12} $(PYTEST) -m "not bench" -q --failed-in-last-full-run
+
+league: venv kernels servers ## the CDC league: TOOL=… CASE=… (a part of SERVER/NAME): hard cases with each tool, the server's answer as truth; writes tests/league/results and docs/league.md
+	@$(BIN)/python -m tests.league $(if $(TOOL),--tool $(TOOL)) $(if $(CASE),--case '$(CASE)')
+
+league-page: venv ## docs/league.md and docs/league/ from the stored results
+	@$(BIN)/python -m tests.league.page
 
 test-stress: venv kernels ## FILES=…: these tests 20 times (TIMES=…) in parallel with four busy loops; says how often each failed
 	@$(BIN)/python -m tests.support.suite.stress --times $(or $(TIMES),20) $(FILES)

@@ -33,9 +33,6 @@ def seen(drain, manifests, *, key="id"):
     return [(c.table.table, c.op, (c.after or c.before)[key]) for c in drain.changes(manifests)]
 
 
-MARIADB = pytest.mark.parametrize("kind", ["mariadb"])
-
-
 @BOTH
 def test_load_data(made, tmp_path):
     _, _, cursor, drain = made
@@ -50,22 +47,6 @@ def test_load_data(made, tmp_path):
     assert found[:3000] == [("t", "i", i) for i in range(3000)]
     assert len(found) == 6000
     assert sum(m.transactions for m in manifests) == 2
-
-
-@BOTH
-def test_savepoints_leave_what_was_not_rolled_back(made):
-    _, _, cursor, drain = made
-    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
-    drain.all()
-    for statement in (
-        "BEGIN", "INSERT INTO t VALUES (1)", "SAVEPOINT a", "INSERT INTO t VALUES (2)", "SAVEPOINT b",
-        "INSERT INTO t VALUES (3)",
-        "ROLLBACK TO b", "INSERT INTO t VALUES (4)", "ROLLBACK TO a", "INSERT INTO t VALUES (5)", "RELEASE SAVEPOINT a",
-        "COMMIT",
-        "BEGIN", "INSERT INTO t VALUES (6)", "ROLLBACK",
-    ):  # fmt: skip
-        cursor.execute(statement)
-    assert seen(drain, drain.all()) == [("t", "i", 1), ("t", "i", 5)]
 
 
 @BOTH
@@ -88,35 +69,6 @@ def test_triggers_and_several_schemas(made, fresh_schema, tmp_path):
         (False, "i", 1), (False, "i", 2), (True, "i", 101), (True, "i", 102),
         (False, "u", 11), (False, "u", 12), (True, "u", 101), (True, "u", 102),
     ])  # fmt: skip
-
-
-def test_cascades_of_this_mysql_are_in_its_log(mysql_source, tmp_path, fresh_schema):
-    db = fresh_schema(mysql_source)
-    if mysql_source.execute("SELECT @@version")[0][0] < "9.6":
-        pytest.skip("InnoDB does them below the log; the pre-flight stops")
-    with (
-        mysql_source.connect(db) as connection,
-        connection.cursor() as cursor,
-        draining(mysql_source, tmp_path, db) as drain,
-    ):
-        cursor.execute("CREATE TABLE p (id INT PRIMARY KEY)")
-        cursor.execute(
-            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE "
-            "CASCADE)"
-        )
-        cursor.execute(
-            "CREATE TABLE n (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE SET NULL)"
-        )
-        cursor.execute("INSERT INTO p VALUES (1), (2)")
-        cursor.execute("INSERT INTO c VALUES (10, 1), (20, 2)")
-        cursor.execute("INSERT INTO n VALUES (30, 1)")
-        drain.all()
-        cursor.execute("DELETE FROM p WHERE id = 1")
-        cursor.execute("UPDATE p SET id = 3 WHERE id = 2")
-        changes = drain.changes(drain.all())
-    assert sorted((c.table.table, c.op, (c.after or c.before)["id"]) for c in changes) == [
-        ("c", "d", 10), ("c", "u", 20), ("n", "u", 30), ("p", "d", 1), ("p", "u", 3),
-    ]  # fmt: skip
 
 
 @BOTH
@@ -215,62 +167,6 @@ def test_a_log_encrypted_on_disk_is_read_through_its_server(tmp_path):
         assert files
         assert all(file.read_bytes()[:4] == b"\xfdbin" for file in files)
         assert all(b"plain to the reader" not in file.read_bytes() for file in files)
-
-
-@BOTH
-def test_rows_that_were_rolled_back_next_to_a_temporary_table_are_none(made):
-    """MariaDB logs such a transaction with its rows and ROLLBACK; to a savepoint, what follows it is gone."""
-    _, _, cursor, drain = made
-    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY) ENGINE=InnoDB")
-    cursor.execute("CREATE TABLE u (id INT PRIMARY KEY)")
-    drain.all()
-
-    def transaction(*statements):
-        cursor.execute("BEGIN")
-        for statement in statements:
-            cursor.execute(statement)
-
-    temporary = "CREATE TEMPORARY TABLE IF NOT EXISTS tmp (id INT)"
-    transaction(
-        "INSERT INTO t VALUES (1)", temporary, "INSERT INTO tmp VALUES (1)", "INSERT INTO u VALUES (2)", "ROLLBACK"
-    )
-    transaction("INSERT INTO t VALUES (3)", "SAVEPOINT `a b`", "INSERT INTO t VALUES (4)", "SAVEPOINT `c b`",
-                "DROP TEMPORARY TABLE tmp", "DELETE FROM t WHERE id = 3", temporary, "INSERT INTO t VALUES (5)",
-                "ROLLBACK TO `a b`", "INSERT INTO u VALUES (6)", "COMMIT")  # fmt: skip
-    transaction("SAVEPOINT s", temporary, "INSERT INTO u VALUES (7)", "ROLLBACK WORK TO SAVEPOINT S", "COMMIT")
-    cursor.execute("INSERT INTO u VALUES (8)")
-    manifests = drain.all()
-    assert seen(drain, manifests) == [("t", "i", 3), ("u", "i", 6), ("u", "i", 8)]
-
-
-@MARIADB
-def test_rows_of_a_table_without_transactions_stay_after_a_rollback(made):
-    _, _, cursor, drain = made
-    cursor.execute("CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM")
-    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY) ENGINE=InnoDB")
-    drain.all()
-    cursor.execute("BEGIN")
-    cursor.execute("INSERT INTO t VALUES (1)")
-    cursor.execute("INSERT INTO m SELECT id + 1 FROM t")
-    cursor.execute("ROLLBACK")
-    assert seen(drain, drain.all()) == [("m", "i", 2)]
-
-
-@MARIADB
-def test_a_sequence_is_no_table(made):
-    """Its next value is logged as a row; what it gives to tables is in their rows."""
-    _, _, cursor, drain = made
-    cursor.execute("CREATE SEQUENCE s START WITH 5 INCREMENT BY 2")
-    cursor.execute("CREATE TABLE t (id BIGINT PRIMARY KEY DEFAULT NEXTVAL(s), v INT)")
-    drain.all()
-    for statement in (
-        "INSERT INTO t (v) VALUES (1), (2)", "SELECT NEXTVAL(s)", "SELECT SETVAL(s, 100)", "ALTER SEQUENCE s RESTART "
-        "200",
-        "INSERT INTO t (v) VALUES (3)", "CREATE OR REPLACE SEQUENCE other", "SELECT NEXTVAL(other)",
-        "DROP SEQUENCE other",
-    ):  # fmt: skip
-        cursor.execute(statement)
-    assert seen(drain, drain.all()) == [("t", "i", 5), ("t", "i", 7), ("t", "i", 200)]
 
 
 @pytest.mark.parametrize(
