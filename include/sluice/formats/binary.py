@@ -84,9 +84,9 @@ def _copy(data: _Array, first: int, size: int, out: _Array, end: int) -> int:
 def _varint(value: int, zigzag: bool, out: _Array, end: int) -> int:
     """Write a number that ends before ``end``; return where it begins."""
     rest = np.uint64((value << 1) ^ (value >> 63)) if zigzag else np.uint64(value)
-    size, left = 1, rest >> np.uint64(7)
-    while left:
-        left >>= np.uint64(7)
+    size, further = 1, rest >> np.uint64(7)
+    while further:
+        further >>= np.uint64(7)
         size += 1
     for place in range(end - size, end - 1):
         out[place] = np.uint8(rest & np.uint64(127)) | np.uint8(128)

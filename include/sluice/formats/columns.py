@@ -194,8 +194,9 @@ def json_column(values: pa.Array, column: Column) -> pa.Array:
     narrow = pa.types.is_floating(values.type) and (column.word == "float" or not pa.types.is_float64(values.type))
     plain = _one_by_one(values, column) if narrow or column.word == "vector" else plain_column(values, column)
     if isinstance(plain, list):
-        there = values.is_valid().to_pylist()
-        return pa.array([json_text(v) if known else None for v, known in zip(plain, there, strict=True)], _TEXT)
+        valid = values.is_valid().to_pylist()
+        texts = (json_text(value) if is_valid else None for value, is_valid in zip(plain, valid, strict=True))
+        return pa.array(texts, _TEXT)
     return joined('"', plain, '"') if column.temporal and column.utc else _json_of(plain)
 
 
@@ -316,10 +317,10 @@ class Rows:
         """Return the fields of the same documents, as :func:`sluice.formats.binary.encoded` takes them."""
         names, values = list(self._now), self._contents(source)
         rows = (self.plain(names), *((self.plain(names, then=True),) if self._any_before else ()))
-        existed, gone = (np.asarray(mask.to_numpy(zero_copy_only=False)) for mask in (self.existed, self.gone))
-        was = np.where(gone & (self._at is None), 0, np.where(existed, 1, np.where(gone, 0, -1)))
+        existed, deleted = (np.asarray(mask.to_numpy(zero_copy_only=False)) for mask in (self.existed, self.gone))
+        was = np.where(deleted & (self._at is None), 0, np.where(existed, 1, np.where(deleted, 0, -1)))
         return {
-            "before": Image(was, rows), "after": Image(np.where(gone, -1, 0), rows),
+            "before": Image(was, rows), "after": Image(np.where(deleted, -1, 0), rows),
             "source": {field.name: values[field.shows] for field in connector_of(source).fields},
             "transaction": None if in_transaction is None else {
                 "": in_transaction[0].is_valid(),
@@ -348,8 +349,8 @@ class Rows:
             file, offset = self._at.row_place
             values |= {"origin": 0, "row": 0, "file": file, "offset": offset, "lsn_sequence": lsn_sequence(offset)}
         else:
-            shown = {field.shows for field in connector.fields} & _IN_LOG.keys()
-            values |= {name: _IN_LOG[name](self.rows) for name in shown}
+            in_log = {field.shows for field in connector.fields} & _IN_LOG.keys()
+            values |= {name: _IN_LOG[name](self.rows) for name in in_log}
         return {field.shows: None for field in connector.fields} | values
 
 

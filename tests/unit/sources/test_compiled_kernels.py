@@ -10,7 +10,7 @@ import pytest
 
 CODE = """
 import importlib, pkgutil, sluice.sources
-from sluice.kernels import Kernel
+from sluice.kernels import Deferred, Kernel
 
 sluice.sources.compile_kernels()
 kernels, called = {}, set()
@@ -19,7 +19,8 @@ for found in pkgutil.walk_packages(sluice.sources.__path__, "sluice.sources."):
         if isinstance(value, Kernel) and value.py_func.__module__ == found.name:
             kernels[value] = f"{found.name}.{name}"
             function = value.py_func
-            called |= {id(function.__globals__.get(one)) for one in function.__code__.co_names}
+            values = map(function.__globals__.get, function.__code__.co_names)
+            called |= {id(value._target if isinstance(value, Deferred) else value) for value in values}
 assert len(kernels) > 40, kernels
 print(*(name for kernel, name in kernels.items() if not kernel.signatures and id(kernel) not in called))
 """

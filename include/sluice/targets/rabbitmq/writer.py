@@ -272,10 +272,10 @@ class BatchSender:
             data = encoded(ids, types, headers, values).to_pylist()
             no_headers: dict[str, str] = {}
             return [
-                Outgoing(row, "", route, n, "", no_headers, "", one)
-                for row, n, one in zip(rows, numbers, data, strict=True)
+                Outgoing(row, "", route, n, "", no_headers, "", message)
+                for row, n, message in zip(rows, numbers, data, strict=True)
             ]
-        texts = ({name: value.decode("utf-8", "replace") for name, value in one} for one in Headers(headers))
+        texts = ({name: value.decode("utf-8", "replace") for name, value in pairs} for pairs in Headers(headers))
         each = zip(rows, numbers, texts, types.to_pylist(), values.to_pylist(), strict=True)
         return [
             Outgoing(row, exchange, route, number, f"{head}{number}{tail}", named, kind.decode(), value)

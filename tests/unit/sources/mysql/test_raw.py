@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.sources import machine
+from sluice.sources import instructions, machine
 
-KINDS = [machine._crc32_by_tables, machine.crc32_of]
+KINDS = [instructions._crc32_by_tables, machine.crc32_of]
 
 
 @pytest.mark.parametrize("sum_of", KINDS, ids=["tables", "this processor"])

@@ -199,17 +199,17 @@ def events_of(connection: Any, file: str, limit: int | None = None) -> Any:
     The server prints a statement in the bytes of its own session's charset, whatever the charset of the answer is said
     to be.
     """
-    offset, seen = _FIRST_OFFSET, 0
+    offset, last = _FIRST_OFFSET, 0
     while True:
         question = f"SHOW BINLOG EVENTS IN %s FROM {offset} LIMIT {limit or _EVENTS_A_QUERY}"
         with undecoded(connection):
             rows = rows_of(connection, question, (file,))
         for row in rows:
-            if int(row[1]) > seen:
+            if int(row[1]) > last:
                 yield int(row[1]), _text(row[2]), _text(row[5])
         if limit or len(rows) < _EVENTS_A_QUERY:
             return
-        offset = seen = int(rows[-1][1])  # its end is not always told: see binlog_legacy_event_pos of MariaDB
+        offset = last = int(rows[-1][1])  # its end is not always told: see binlog_legacy_event_pos of MariaDB
 
 
 def _at_moment(endpoint: Endpoint, info: ServerInfo, text: str, server_id: int) -> Position:
