@@ -8,9 +8,8 @@ the exact text is converted value by value with the function of the format itsel
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -212,7 +211,7 @@ def _json_of(values: pa.Array) -> pa.Array:
 
 Texts = dict[str, pa.Array]
 PlacesInTransaction = tuple[pa.Array, pa.Array, pa.Array]
-"""Of each change: the transaction's id (null: none), its place in it, and its place among those of its table."""
+"""Columns: the id of each change's transaction (null: none), its place in it, and its place among those of its table."""
 
 
 def texts_of(arrays: Sequence[tuple[str, pa.Array]], columns: dict[str, Column]) -> Texts:
@@ -261,16 +260,18 @@ class Rows:
         self.gone = pc.equal(_whole(rows["_op"]), Op.DELETE.value)
         self._any_before = bool(pc.any(self.existed).as_py())
         self._then = dict(zip(self._now, before.flatten(), strict=True)) if self._any_before else {}
+        self._texts: Texts = {}
 
-    @cached_property
-    def _texts(self) -> tuple[Texts, Texts]:
-        return texts_of(list(self._now.items()), self._columns), texts_of(list(self._then.items()), self._columns)
+    def _texts_of(self, names: Iterable[str]) -> Texts:
+        """Return the JSON texts of columns, each made when it is first asked for: documents and keys share them."""
+        self._texts |= texts_of([(name, self._now[name]) for name in names if name not in self._texts], self._columns)
+        return {name: self._texts[name] for name in names}
 
     def keys(self, format_name: str, names: Sequence[str]) -> pa.Array:
         """Return the key documents."""
         opening, before, closing = key_document(format_name, self.table, names)
         parts: list[pa.Array | str] = [opening]
-        texts = texts_of([(name, self._now[name]) for name in names], self._columns)
+        texts = self._texts_of(names)
         for text, name in zip(before, names, strict=True):
             parts += [text, texts[name]]
         return joined(*parts, closing)
@@ -286,8 +287,10 @@ class Rows:
 
     def _images(self) -> tuple[pa.Array | str, pa.Array | str]:
         """Return ``before`` and ``after`` of each document."""
-        now = image(self._texts[0])
-        then = image(self._texts[1]) if self._any_before else pa.nulls(self.rows.num_rows, _TEXT)
+        now = image(self._texts_of(self._now))
+        then = pa.nulls(self.rows.num_rows, _TEXT)
+        if self._any_before:
+            then = image(texts_of(list(self._then.items()), self._columns))
         if not pc.any(self.gone).as_py():  # most batches: texts are not copied once more
             if not self._any_before:
                 return "null", now
