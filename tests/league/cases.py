@@ -19,9 +19,9 @@ VERBS = {
     "kill": "kill -9 the tool, and start it", "server-kill": "kill -9 the server, and start it",
     "purge": "remove every file of the log but a new one", "reset": "begin the log anew", "drop-slot": "drop the tool's slot",
 }  # fmt: skip
-"""What a step does that is no statement."""
+"""The steps that are no statements, and what each does."""
 NEEDS = {"table", "ddl", "copy", "truncate"}
-"""What a case asks of a tool beyond changes of rows: a table at its other end, statements that change definitions, rows
+"""The demands of a case beyond changes of rows: a table at its other end, statements that change definitions, rows
 that were there before, an emptied table."""
 _KEYS = {"case", "why", "tables", "rows", "steps", "global", "copy", "needs", "named", "lost", "failed"}
 

@@ -1,4 +1,4 @@
-"""What a tool delivered beside what the server answers: the outcome of a case."""
+"""The comparison of what a tool delivered with what the server answers: the outcome of a case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.league.servers import Table
 
 
 class Outcome(StrEnum):
-    """What came of a case; the words of the table."""
+    """The outcome of a case, in the words of the table."""
 
     RIGHT = "right"
     WRONG = "wrong"

@@ -25,7 +25,7 @@ class BadCase(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a case; ``said``: what differs, or the tool's words."""
+    """The outcome of a case. ``said``: the difference, or the tool's words."""
 
     outcome: Outcome
     seconds: float
@@ -36,13 +36,13 @@ class Result:
         return {**asdict(self), "outcome": str(self.outcome)}
 
 
-def play(case: Case, tool: type[Tool], ends: Any, folder: Path) -> Result:
+def play(case: Case, tool: type[Tool], ends: Any, folder: Path, patience_s: float = PATIENCE_S) -> Result:
     """Play a case. Raises BadCase where the server refuses a step."""
     if case.server not in tool.servers or case.needs - (tool.offers - tool.lacks(case.server)):
         return Result(Outcome.NOT_OFFERED, 0.0)
     began = time.monotonic()
     schema = f"lg_{os.getpid()}_{next(_numbers)}"
-    stage = Stage(ends, schema, case, folder / schema)
+    stage = Stage(ends, schema, case, folder / schema, patience_s)
     stage.folder.mkdir(parents=True)
     try:
         with ends.settings(case.settings):
@@ -84,7 +84,7 @@ def _play(steps: _Steps, before: Any) -> tuple[Outcome, str]:
     finally:
         steps.close()
     outcome, said = _beside(steps, before)
-    end = time.monotonic() + (PATIENCE_S if stage.case.copy else 0)
+    end = time.monotonic() + (stage.patience_s if stage.case.copy else 0)
     while outcome is not Outcome.RIGHT and time.monotonic() < end:  # a copy may end after the log was caught up with
         time.sleep(0.5)
         outcome, said = _beside(steps, before)

@@ -26,7 +26,7 @@ COPY = "copy"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a server answers for a table: names and types of the columns, the key, the rows as texts."""
+    """A server's answer for a table: names and types of the columns, the key, the rows as texts."""
 
     types: dict[str, str]
     key: tuple[str, ...]
@@ -296,7 +296,7 @@ def ends(kind: str, folder: Path) -> Iterator[Any]:
 
 
 _REPLICA: dict[str, dict[str, Any]] = {"mysql": {"relay_log_recovery": "ON"}, "mariadb": {"gtid_domain_id": 2}}
-"""What the manuals advise for a replica; a writer of another kind does not notice it."""
+"""The settings that the manuals advise for a replica; a writer of another kind does not notice them."""
 
 
 def _name(identifier: str) -> str:

@@ -49,7 +49,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """What tells Avro from Protobuf.
+    """The differences between Avro and Protobuf.
 
     Attributes:
         zigzag: numbers are in zigzag, and messages have no length before them: Avro.

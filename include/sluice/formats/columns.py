@@ -211,7 +211,7 @@ def _json_of(values: pa.Array) -> pa.Array:
 
 Texts = dict[str, pa.Array]
 PlacesInTransaction = tuple[pa.Array, pa.Array, pa.Array]
-"""Columns: the id of each change's transaction (null: none), its place in it, and its place among those of its table."""
+"""Columns: the id of each change's transaction (null: none), its place there, its place among those of its table."""
 
 
 def texts_of(arrays: Sequence[tuple[str, pa.Array]], columns: dict[str, Column]) -> Texts:

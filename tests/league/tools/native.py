@@ -47,7 +47,7 @@ class Native(Tool):
 
 
 class Replica(Native):
-    """By file and offset, with the relay log recovered after a crash, as the manual has it."""
+    """A replica by file and offset, with the relay log recovered after a crash, as the manual has it."""
 
     STOP, START, RESET = "STOP REPLICA", "START REPLICA", "RESET REPLICA ALL"
     STATUS, IO, SQL = "SHOW REPLICA STATUS", "Replica_IO_Running", "Replica_SQL_Running"
@@ -89,7 +89,7 @@ class Replica(Native):
 
 
 class MariaDBReplica(Replica):
-    """By GTIDs, whose place is in a table of the replica."""
+    """A replica by GTIDs, which keeps its place in a table of its own."""
 
     STOP, START, RESET = "STOP SLAVE", "START SLAVE", "RESET SLAVE ALL"
     STATUS, IO, SQL = "SHOW SLAVE STATUS", "Slave_IO_Running", "Slave_SQL_Running"

@@ -1,4 +1,4 @@
-"""What the league asks of a tool. An adapter is one class; one that reads changes gives them, one that writes tables
+"""The interface of a tool in the league. An adapter is one class; one that reads changes gives them, one that writes tables
 leaves them at the other end.
 """
 
@@ -23,12 +23,13 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Stage:
-    """Where a case is played: both ends, the schema, a folder of its own."""
+    """The place where a case is played: both ends, the schema, a folder of its own, and seconds to wait for the tool."""
 
     ends: Any
     schema: str
     case: Case
     folder: Path
+    patience_s: float = PATIENCE_S
 
 
 class Tool(Protocol):  # adapters inherit it
@@ -40,7 +41,7 @@ class Tool(Protocol):  # adapters inherit it
     writes: ClassVar[bool]
     """True: it delivers to the other end; False: it hands changes over."""
     own: ClassVar[str]
-    """How the names of its own tables at the other end begin; "" for none."""
+    """The beginning of the names of its own tables at the other end; "" for none."""
 
     def __init__(self, stage: Stage) -> None: ...
 

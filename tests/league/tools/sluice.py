@@ -11,7 +11,7 @@ import sluice
 from sluice.errors import SluiceError
 from tests.league.judging import Change
 from tests.league.servers import COPY
-from tests.league.tools.port import PATIENCE_S, Stage, Stopped, Tool, wait_for
+from tests.league.tools.port import Stage, Stopped, Tool, wait_for
 from tests.support.pipelines.case import Case
 from tests.support.servers.positions_file import PositionsFile
 
@@ -91,7 +91,7 @@ targets:
         if self.process is None:
             with _words():
                 self.case.run_until_head()
-        wait_for(lambda: self._marked() >= mark, self._said, PATIENCE_S + 95 * self.live)
+        wait_for(lambda: self._marked() >= mark, self._said, self.stage.patience_s + 95 * self.live)
 
     def changes(self) -> list[Change]:
         return []

@@ -1,4 +1,4 @@
-"""Where a log is read from: what is asked of the server, and of which of its answers."""
+"""The places at which a log is read: questions to the server, and which of its answers count."""
 
 from __future__ import annotations
 
