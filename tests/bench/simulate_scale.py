@@ -48,7 +48,7 @@ class Costs:
     batch_changes: float = 2_000_000.0
     batches_per_s: float = 2.0
     run_cpu_s: float = 1.0
-    run_s: float = 45.0
+    run_s: float = 225.0
     fixed_cpu_s: float = 0.25
     idle_cpu_s: float = 0.0002
     batch_zk_writes: float = 8.6

@@ -227,13 +227,34 @@ def test_wakeups_in_vain_come_less_often(path: str, flows: ModuleType) -> None:
     assert pauses[-1] == 5.0
 
 
-def test_a_loop_ends_when_the_pipeline_file_changes(path: str) -> None:
-    changed = operators._changed(Path(path))
-    assert changed() == ""
+def test_a_loop_ends_when_the_files_change_that_the_next_run_reads(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "_LOOK_AT_FILES_S", 0.0)
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    monkeypatch.setenv("SLUICE_RULES", str(rules))
+    reason = operators._reason_to_stop(context(), Path(path))
+    assert reason() == ""
+    (rules / "tidy.py").write_text("")
+    assert reason() == "the rules changed"
+    reason = operators._reason_to_stop(context(), Path(path))
+    assert reason() == ""
+    (rules / "tidy.py").write_text("VALUE = 1")
+    assert reason() == "the rules changed"
     Path(path).write_text(Path(path).read_text() + "\n")
-    assert changed() == "the pipeline file changed"
+    assert reason() == "the pipeline file changed"
     Path(path).unlink()
-    assert changed() == "the pipeline file changed"
+    assert reason() == "the pipeline file changed"
+
+
+def test_a_loop_ends_when_a_person_pauses_the_dag(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(operators, "is_paused", lambda dag_id: bool(asked.append(dag_id)) or len(asked) > 1)
+    monkeypatch.setattr(operators, "_ASK_IF_PAUSED_S", 0.0)
+    reason = operators._reason_to_stop(context(), Path(path))
+    assert [reason(), reason()] == ["", "the DAG sync__shop is paused"]
+    assert asked == ["sync__shop"] * 2
 
 
 def test_by_the_clock_an_idle_run_is_skipped(path: str, flows: ModuleType) -> None:
@@ -519,7 +540,7 @@ def test_triggers_can_be_stored() -> None:
     for trigger in (
         LogMovedTrigger("p.yaml", 2.0),
         HoldTrigger("p.yaml", 5.0),
-        HoldTrigger("p.yaml", 5.0, stage="merge", claim="c", behind="drain", batch=3),
+        HoldTrigger("p.yaml", 5.0, stage="merge", claim="c", behind="drain", batch=3, ends=True),
         PermitTrigger("p.yaml"),
         TurnTrigger("p.yaml"),
     ):

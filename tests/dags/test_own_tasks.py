@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.triggers.base import TaskSuccessEvent
 
 from sluice.errors import LeaseHeld, RuleError
 from sluice.flows.job import GivenBack, NeverReady, StageOutcome
-from sluice.flows.stage_sums import Done
+from sluice.flows.stage_sums import Done, StageSums
 from sluice.orchestration import operators
 from sluice.orchestration.operators import CaptureOperator, SenseOperator, StageOperator
 from sluice.orchestration.retry import TaskError
@@ -129,6 +130,7 @@ def test_a_stage_that_gave_its_worker_back_has_one_again_as_soon_as_the_batch_th
 
     runs(monkeypatch, run_stage)
     monkeypatch.setattr(sys.modules["sluice.flows.job"], "goes_on", goes_on)
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "end_stage", lambda *_, **__: None)
     monkeypatch.setattr(sys.modules["sluice.flows.job"], "has_drain", lambda runtime, claim: False)
     with pytest.raises(TaskDeferred) as deferred:
         stage(path).woken(context(), waited=9)
@@ -140,6 +142,34 @@ def test_a_stage_that_gave_its_worker_back_has_one_again_as_soon_as_the_batch_th
 
     assert asyncio.run(fired()).payload == "pause is over"
     assert set(asked) == {("load.reporting", "run-1", "merge", 4)}
+
+
+@pytest.mark.parametrize(("cleared", "outlets", "ends"), [(0, [], True), (1, [], False), (0, ["told"], False)])
+def test_a_stage_that_drain_did_ends_in_the_triggerer_unless_its_end_needs_a_worker(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch, cleared: int, outlets: list[str], ends: bool
+) -> None:
+    def run_stage(*_: Any, **__: Any) -> StageOutcome:
+        raise GivenBack("no batch came for 10 s")
+
+    runs(monkeypatch, run_stage)
+    outcome = StageOutcome("load.reporting", sums=StageSums.of([Done(4, 0.5, 10)]), in_drain=(("load.reporting", 1),))
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "end_stage", lambda runtime, name, claim: outcome)
+    monkeypatch.setattr(sys.modules["sluice.flows.job"], "goes_on", lambda *_, **__: True)
+    task = stage(path)
+    task.outlets = outlets
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute({**context(), "dag_run": SimpleNamespace(clear_number=cleared)})
+    _, kwargs = deferred.value.trigger.serialize()
+    stored = HoldTrigger(**kwargs)
+
+    async def fired() -> Any:
+        return await asyncio.wait_for(anext(stored.run()), 120)
+
+    event = asyncio.run(fired())
+    assert isinstance(event, TaskSuccessEvent) is ends
+    if ends:
+        assert event.xcoms["return_value"] == outcome.to_json()
+        assert event.xcoms["return_value"]["in_drain"] == 1
 
 
 def test_a_red_task_is_noted_as_a_failure_of_the_pipeline_by_those_after_it(

@@ -129,7 +129,7 @@ def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> N
     captures = {"sense": 1010, "drain": 1010}
     assert {t.task_id: t.priority_weight for t in own.tasks if t.priority_weight != 10} == captures
     assert {t.priority_weight for t in catchup.tasks} == {5}
-    assert sync.get_task("drain").execution_timeout == timedelta(minutes=31)
+    assert sync.get_task("drain").execution_timeout == timedelta(minutes=35)
     text = (
         begun + "\nworkers: {at_most: 2, pool: quick, bulk_pool: slow, priority: 1}\nrun: {max_time: 5s, grace: 1m}\n"
     )

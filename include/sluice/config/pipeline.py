@@ -1104,10 +1104,10 @@ class RunConfig(StrictModel):
     """
 
     max_time: Span = Field(
-        timedelta(minutes=1),
+        timedelta(minutes=5),
         le=timedelta(days=1),
-        description="A run of a continuous schedule makes no further batch after this time; 0s: each run has one "
-        "batch.",
+        description="A run of a continuous schedule makes no further batch after this time, or earlier if another "
+        "pipeline waits for a worker; 0s: each run has one batch.",
     )
     max_batches: Integer = Field(1000, ge=1, le=100_000, description="A run makes no more batches than this.")
     tasks: Literal["own", "one"] = Field(
@@ -1232,6 +1232,11 @@ class WorkersConfig(StrictModel):
             if key in self.stages:
                 place |= self.stages[key].given
         return place
+
+    @property
+    def pool_of_capture(self) -> str:
+        """The pool of *sense* and *drain*."""
+        return self.place("drain").get("pool", self.pool)
 
     @property
     def bulk_priority(self) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote, unquote
 
 from sluice.coordination.layout import PROGRESS, Layout, waiting_task, waiting_tasks
 from sluice.coordination.port import Create, Put, Remove, Znodes, committed
@@ -74,9 +75,10 @@ class WaitingTasks:
         self._root = layout.root
         self._mine = waiting_task(layout.root, layout.pipeline)
 
-    def waits(self, task: str) -> None:
-        """Note that ``task`` of this pipeline can begin as soon as it has a worker."""
-        content = f"{task} {int(time.time() * 1000)}".encode()
+    def waits(self, task: str, pool: str = "") -> None:
+        """Note that ``task`` of this pipeline can begin as soon as it has a worker, of an Airflow pool."""
+        name = f"{task}@{quote(pool, safe='')}" if pool else task
+        content = f"{name} {int(time.time() * 1000)}".encode()
         if not committed(self._z, Put(self._mine, content, -1)):
             self._z.ensure(waiting_tasks(self._root))
             committed(self._z, Create(self._mine, content))
@@ -86,23 +88,27 @@ class WaitingTasks:
         if self._z.get(self._mine) is not None:
             committed(self._z, Remove(self._mine))
 
-    def pipelines(self) -> list[str]:
-        """Return the pipelines whose task waits, without those that have waited so long that nobody starts it."""
+    def pipelines(self) -> dict[str, str]:
+        """Return the pipelines whose task waits, with the pool of that task, "" if it is not known; without those that
+        have waited so long that nobody starts it.
+        """
         oldest = time.time() * 1000 - BELIEVED_S * 1000
         names = self._z.children(waiting_tasks(self._root))
         tasks = ((name, self._of(waiting_task(self._root, name))) for name in names)
-        return [name for name, waiting in tasks if waiting is not None and waiting[1] > oldest]
+        return {name: waiting[2] for name, waiting in tasks if waiting is not None and waiting[1] > oldest}
 
     def own(self) -> tuple[str, int] | None:
         """Return the task of this pipeline that waits, and since when (milliseconds since 1970)."""
-        return self._of(self._mine)
+        waiting = self._of(self._mine)
+        return waiting[:2] if waiting is not None else None
 
-    def _of(self, path: str) -> tuple[str, int] | None:
+    def _of(self, path: str) -> tuple[str, int, str] | None:
         node = self._z.get(path)
         if node is None:
             return None
-        task, _, since = node.data.decode().partition(" ")
-        return task, int(since)
+        name, _, since = node.data.decode().partition(" ")
+        task, _, pool = name.partition("@")
+        return task, int(since), unquote(pool)
 
 
 class RunProgress:

@@ -56,6 +56,17 @@ that have no worker.
 SHORT_AFTER_S = 3.0
 """Seconds after which stages give their workers back for a *sense* or *drain* that waits for one."""
 
+TURN_S = 15.0
+"""Seconds for which a run captures before it ends for another pipeline that has waited that long for a worker of the
+same pool; both in shares, so that not all runs end for the same one (:func:`sluice.flows.stages.share_of_run`).
+"""
+
+TURN_BESIDE_OTHER_POOLS_S = 60.0
+"""The same if that pipeline waits for a worker of another pool, which this one may not free."""
+
+DRAIN_COMES_S = 60.0
+"""Seconds for which the other tasks of a run wait for *drain* to begin: a person may have marked it."""
+
 MARKED_EVERY_S = 10.0
 """Seconds between two questions to Airflow whether a person marked a task of the run."""
 
@@ -95,6 +106,13 @@ class StageOutcome:
     sums: StageSums | None = None
     in_drain: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def in_drain_text(self) -> str:
+        """The text about what the process of *drain* did in place of the stage's task; "" if it did nothing."""
+        sums, count = self.sums or StageSums(), dict(self.in_drain).get(self.stage, 0)
+        which = f"{count} of {sums.batches} batch{'' if sums.batches == 1 else 'es'}"
+        return f"done in the process of the task drain: {which}:\n{sums.table()}" if count else ""
+
     def to_json(self) -> dict[str, Any]:
         """Return what a task hands on and prints."""
         ended = {"ended_by": self.ended_by} if self.ended_by else {}
@@ -123,6 +141,30 @@ class MicrobatchOutcome:
         return {**self.last.to_json(), "carried": len(self.delivered), "ended_by": self.ended_by}
 
 
+_SHORT = "workers are short"
+_HAS_MORE = ("run.", _SHORT)
+"""The reasons for which a run ends although it has more to capture begin so: the next one waits for a worker."""
+
+
+class _Shortage:
+    """Tells which pipelines wait for a worker of their *sense* or *drain*, and how long, by this process's clock."""
+
+    def __init__(self, state: PipelineState) -> None:
+        self._state = state
+        self._since: dict[str, float] = {}
+
+    def waits(self, seconds: float, pool: str = "") -> str:
+        """Return why a worker is needed elsewhere: for a pipeline that has waited so long for one of the pool, or, with
+        "", of any; "" if none is.
+        """
+        now, waiting = time.monotonic(), self._state.waiting_tasks.pipelines()
+        self._since = {name: self._since.get(name, now) for name in waiting}
+        for name, since in self._since.items():
+            if now - since >= seconds and pool in {"", waiting[name]}:
+                return f"{_SHORT}, and {name} waits for one"
+        return ""
+
+
 # -- the capture -------------------------------------------------------------------------------------------------------
 
 
@@ -147,8 +189,12 @@ class _Capture:
     due: tuple[str, ...] = ()
     last: DrainOutcome | None = None
     _share: float = field(default_factory=share_of_run)
+    _shortage: _Shortage = field(init=False)
     _asked_at: float = field(default_factory=time.monotonic)
     _marked: str = ""
+
+    def __post_init__(self) -> None:
+        self._shortage = _Shortage(self.view.state)
 
     @property
     def view(self) -> RunView:
@@ -210,7 +256,16 @@ class _Capture:
                 return "another run has made batches since"
         seconds = time.monotonic() - self.began
         limit = limit_of_run(self.view.runtime.pipeline.run, len(numbers), seconds, self._share)
-        return limit or ("a dump is due" if self.due else self.stop())
+        return limit or ("a dump is due" if self.due else self.stop()) or self._gives_way(seconds)
+
+    def _gives_way(self, seconds: float) -> str:
+        """Return which pipeline this run ends for, "" if for none."""
+        pool = self.view.runtime.pipeline.workers.pool_of_capture
+        for turn_s, of_pool in ((TURN_S * self._share, pool), (TURN_BESIDE_OTHER_POOLS_S * self._share, "")):
+            why = self._shortage.waits(turn_s, of_pool)
+            if why and seconds > turn_s:
+                return why
+        return ""
 
     def is_busy(self) -> bool:
         """Return True if a batch that is captured now would wait for another one."""
@@ -392,7 +447,7 @@ def capture_first(
             if not outcome.adopted:
                 sums = StageSums.of([Done(outcome.batch, time.monotonic() - began, outcome.changes)])
                 state.runs.write(claim, StageKind.CAPTURE, Progress(sums=sums.to_json()))
-            state.waiting_tasks.waits(StageKind.CAPTURE)
+            state.waiting_tasks.waits(StageKind.CAPTURE, runtime.pipeline.workers.pool_of_capture)
     return outcome
 
 
@@ -444,8 +499,8 @@ def run_capture(
                     board.failed(error)
                     raise
                 source.close()  # the rest reads nothing there
-                if ended_by.startswith("run."):  # a limit: the next run has more to capture
-                    state.waiting_tasks.waits("sense")
+                if ended_by.startswith(_HAS_MORE):
+                    state.waiting_tasks.waits("sense", runtime.pipeline.workers.pool_of_capture)
                 board.end(before.why if before is not None and has_ended else ended_by)
                 if not capture.marked():
                     others.finish(board)
@@ -589,6 +644,8 @@ def run_microbatches(
             ended_by = _why_left(runtime, error)
         deliveries.publish()
         stage_notes.write(runtime)
+        if ended_by.startswith(_HAS_MORE):
+            state.waiting_tasks.waits(StageKind.CAPTURE, runtime.pipeline.workers.pool_of_capture)
         last = replace(last, due=due, merged=_is_merged(state, claim))
     return MicrobatchOutcome(last, tuple(deliveries.batches), ended_by)
 
@@ -732,24 +789,6 @@ def side_by_side(calls: Sequence[Callable[[], None]]) -> None:
 # -- a task of its own -------------------------------------------------------------------------------------------------
 
 
-class _Shortage:
-    """Tells whether *sense* or *drain* of a pipeline has waited for a worker for a while, by this process's clock."""
-
-    def __init__(self, view: RunView, stage: Stage) -> None:
-        self._view = view
-        self._stage = stage
-        self._since: dict[str, float] = {}
-
-    def __call__(self) -> str:
-        """Return why the worker of the stage is needed elsewhere, "" if it is not."""
-        if self._stage.name not in self._view.of_drain or not self._view.has_drain:
-            return ""
-        now, waiting = time.monotonic(), self._view.state.waiting_tasks.pipelines()
-        self._since = {name: self._since.get(name, now) for name in waiting}
-        short = [name for name, since in self._since.items() if now - since >= SHORT_AFTER_S]
-        return f"workers are short, and {short[0]} waits for one" if short else ""
-
-
 def run_stage(
     runtime: Runtime,
     name: str,
@@ -795,7 +834,12 @@ def run_stage(
                 hint="its stages follow the pipeline file and engine.yaml; mark this task as a success, the run goes "
                 "on without it",
             )
-        board = Board(view, view.stages[name], leaves=_Shortage(view, view.stages[name]), on_done=add)
+        shortage = _Shortage(state)
+
+        def leaves() -> str:
+            return shortage.waits(SHORT_AFTER_S) if name in view.of_drain and view.has_drain else ""
+
+        board = Board(view, view.stages[name], leaves=leaves, on_done=add)
         try:
             with board.at_work():
                 work(board, do_or_load)
@@ -817,10 +861,56 @@ def goes_on(
         return stage is None or view.goes_on(stage, behind, batch, for_backlog=for_backlog)
 
 
-def has_drain(runtime: Runtime, claim: str) -> bool:
-    """Return True while a process captures for the run of ``claim``, or does the stages that have no worker."""
+def may_begin(runtime: Runtime, name: str, *, claim: str) -> bool:
+    """Return True if the task of a stage that waits in the triggerer for the first time should have a worker.
+
+    The process of *drain* comes first, and does the stage meanwhile. The stages ask one after the other, each as soon
+    as the one before it has its worker: where workers are short, one task of a run waits for one, and not all of them.
+    """
     with runtime.state() as state:
+        view = RunView(runtime, state, claim)
+        stage = view.stages.get(name)
+        if stage is None or name not in view.of_drain:
+            return True
+        if view.has_drain:  # what is asked here is asked every second by each such task: few reads
+            before = [need for need in stage.needs if need != StageKind.CAPTURE]
+            return all(view.worker(need) is Worker.TASK for need in before) and not state.waiting_tasks.pipelines()
+        return not _drain_comes(state) and view.goes_on(stage, "", 0)
+
+
+def end_stage(runtime: Runtime, name: str, *, claim: str) -> StageOutcome | None:
+    """End a stage all of whose batches other processes did; None if it has something to do, or its run goes on."""
+    with runtime.state() as state:
+        view = RunView(runtime, state, claim)
+        stage = view.stages.get(name)
+        try:
+            if stage is None or view.worker(name) is not None or view.ready(stage, 0) != [None]:
+                return None
+        except NeverReady:
+            return None
+        progress = replace(view.progress(name) or Progress(), state=StageState.ENDED, why="")
+        state.runs.write(claim, name, progress)
+        sums = StageSums.from_json(progress.sums) if progress.sums else StageSums()
+        return StageOutcome(name, sums=sums, in_drain=((name, progress.in_drain),))
+
+
+def has_drain(runtime: Runtime, claim: str, *, comes: bool = False) -> bool:
+    """Return True while a process captures for the run of ``claim``, or does the stages that have no worker; with
+    ``comes`` also while *drain* waits for a worker.
+    """
+    with runtime.state() as state:
+        if comes and _drain_comes(state):
+            return True
         return state.runs.worker(claim, StageKind.CAPTURE) is not None
+
+
+def _drain_comes(state: PipelineState) -> bool:
+    waiting_task = state.waiting_tasks.own()
+    return (
+        waiting_task is not None
+        and waiting_task[0] == StageKind.CAPTURE
+        and time.time() - waiting_task[1] / 1000 < DRAIN_COMES_S
+    )
 
 
 # -- what the tasks ask ------------------------------------------------------------------------------------------------
@@ -859,8 +949,10 @@ __all__ = [
     "claimed_numbers",
     "deliver_batch",
     "delivered",
+    "end_stage",
     "goes_on",
     "has_drain",
+    "may_begin",
     "run_capture",
     "run_microbatches",
     "run_stage",

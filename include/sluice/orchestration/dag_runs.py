@@ -45,7 +45,6 @@ def open_run(pipeline: str, dump: str) -> str:
 
     Return why the run does not begin, "" if nothing hinders it.
     """
-    from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.comms import TriggerDagRun
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
@@ -56,10 +55,18 @@ def open_run(pipeline: str, dump: str) -> str:
     SUPERVISOR_COMMS.send(
         TriggerDagRun(dag_id=dag_id, run_id=f"dump__{dump}", conf={"dump": dump}, reset_dag_run=False)
     )
+    return f"DAG {dag_id} {UNPAUSE}" if is_paused(dag_id) else ""
+
+
+def is_paused(dag_id: str) -> bool:
+    """Return True if a DAG is paused in Airflow, asked from inside a task; False if that is not known."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
     try:
         from airflow.sdk.execution_time.comms import DagResult, GetDag
+        from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
         answer = SUPERVISOR_COMMS.send(GetDag(dag_id=dag_id))
     except (ImportError, AirflowRuntimeError):  # this Airflow does not say
-        return ""
-    return f"DAG {dag_id} {UNPAUSE}" if isinstance(answer, DagResult) and answer.is_paused else ""
+        return False
+    return isinstance(answer, DagResult) and answer.is_paused

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import structlog
 from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.triggers.base import StartTriggerArgs
 
 from sluice import telemetry
+from sluice.config.folders import rules_folder
 from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
 from sluice.model.batches import StageKind
-from sluice.orchestration.dag_runs import SENSE
+from sluice.orchestration.dag_runs import SENSE, is_paused
 from sluice.orchestration.retry import boundary
 from sluice.orchestration.runtime import claim, open_runtime, run_of
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
@@ -53,6 +55,15 @@ One pipeline with Spark, its servers and Airflow on two full cores: 2.7; twelve:
 
 _SAY_EVERY_S = 5.0
 """Seconds between two log lines of a busy drain, whatever the number of its batches: 7,000 an hour would fill disks."""
+
+_BEGINS_S = 5.0
+"""Seconds after which a stage has a worker although *drain* neither works nor waits for one: a person ended it."""
+
+_LOOK_AT_FILES_S = 1.0
+"""Seconds between two looks of a run at the files that the next one would read."""
+
+_ASK_IF_PAUSED_S = 10.0
+"""Seconds between two questions to Airflow whether the DAG is paused."""
 
 _HOLD_S = (5.0, 10.0, 30.0, 60.0)
 """Seconds between two looks of an ack that has nothing to acknowledge. Clear on the red task wakes it at once."""
@@ -219,7 +230,7 @@ class SenseOperator(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
 
         runtime, claimed = open_runtime(self.pipeline), claim_of(context)
         if self.delivers:
-            last = self._delivered(runtime, claimed)
+            last = self._delivered(context, runtime, claimed)
         else:
             last = capture_first(runtime, claim=claimed, idle_wait_s=_IDLE_WAIT_S, is_over=_is_over)
             self.log.info("captured %s", last.to_json())
@@ -228,7 +239,7 @@ class SenseOperator(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
         self.open_backfills(last.due)
         return PokeReturnValue(last.batch is not None, last.batch)
 
-    def _delivered(self, runtime: Runtime, claimed: str) -> DrainOutcome:
+    def _delivered(self, context: Context, runtime: Runtime, claimed: str) -> DrainOutcome:
         from sluice.flows.job import run_microbatches
         from sluice.flows.stage_log import brief
         from sluice.flows.stage_sums import table
@@ -240,7 +251,7 @@ class SenseOperator(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
                 claim=claimed,
                 idle_wait_s=_IDLE_WAIT_S,
                 on_delivered=partial(_log_batch, runtime, progress_log),
-                stop=_changed(Path(self.pipeline)),
+                stop=_reason_to_stop(context, Path(self.pipeline)),
                 is_over=_is_over,
             )
         self.log.info("captured %s", outcome.to_json())
@@ -365,18 +376,41 @@ def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
     )
 
 
-def _changed(path: Path) -> Callable[[], str]:
-    """Return a function that says so once the pipeline file has changed, because only the next run reads it."""
+def _reason_to_stop(context: Context, pipeline: Path) -> Callable[[], str]:
+    """Return a function that says why a run ends: only the next one reads what changed in the pipeline file, or in the
+    folder of the rules, and a person who pauses the DAG wants no further batch.
+    """
+    dag_id, before, looked, asked = context["ti"].dag_id, _files(pipeline), time.monotonic(), time.monotonic()
 
-    def stamp() -> tuple[int, int]:
+    def reason() -> str:
+        nonlocal looked, asked
+        now = time.monotonic()
+        if now - looked >= _LOOK_AT_FILES_S:
+            looked, after = now, _files(pipeline)
+            if after[pipeline] != before[pipeline]:
+                return "the pipeline file changed"
+            if after != before:
+                return "the rules changed"
+        if now - asked >= _ASK_IF_PAUSED_S:
+            asked = now
+            return f"the DAG {dag_id} is paused" if is_paused(dag_id) else ""
+        return ""
+
+    return reason
+
+
+def _files(pipeline: Path) -> dict[Path, tuple[int, int]]:
+    """Return when the pipeline file and the files of rules changed, and their sizes."""
+
+    def stamp(path: Path) -> tuple[int, int]:
         try:
             stat = path.stat()
         except OSError:
             return (0, 0)
         return (stat.st_mtime_ns, stat.st_size)
 
-    before = stamp()
-    return lambda: "the pipeline file changed" if stamp() != before else ""
+    files = {path for kind in ("*.yaml", "*.py", "*.sql") for path in rules_folder().glob(kind)}
+    return {path: stamp(path) for path in {pipeline, *files}}
 
 
 def _in_state(context: Context, tasks: Sequence[str], *allowed: str) -> list[str]:
@@ -453,7 +487,7 @@ class CaptureOperator(SourceOperator):
                     claim=claim_of(context),
                     idle_wait_s=_IDLE_WAIT_S,
                     on_done=partial(_log_batch, runtime, log),
-                    stop=_changed(Path(self.pipeline)),
+                    stop=_reason_to_stop(context, Path(self.pipeline)),
                     gone=partial(self._ended_after, context),
                 )
         except (LeaseHeld, Fenced) as error:
@@ -482,17 +516,26 @@ class StageOperator(SluiceOperator):
     that stage does, see :mod:`sluice.orchestration.cleared_runs`.
 
     Args:
+        begins_in_triggerer: it waits there for its turn to have a worker (:func:`sluice.flows.job.may_begin`), and
+            ends there if the process of *drain* did all of it meanwhile.
         keeps_open: as the acknowledgement of a run whose tasks follow each other: it keeps the run open while a task
             before it is red, whatever became of the load, and waits in the triggerer. A run that ended as failed could
             never continue: Airflow queues a cleared run under ``max_active_runs``, and the window is full of runs that
             wait for it.
     """
 
-    def __init__(self, *, stage: str, color: str, keeps_open: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, stage: str, color: str, keeps_open: bool = False, begins_in_triggerer: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.stage = stage
         self.ui_color = color
         self.keeps_open = keeps_open
+        self.start_from_trigger = begins_in_triggerer
+        if begins_in_triggerer:
+            trigger = HoldTrigger(self.pipeline, _BEGINS_S, stage=stage, ends=not self.outlets)
+            name, arguments = trigger.serialize()
+            self.start_trigger_args = StartTriggerArgs(trigger_cls=name, trigger_kwargs=arguments, next_method="woken")
         self._announced = range(0)
 
     @property
@@ -540,18 +583,19 @@ class StageOperator(SluiceOperator):
                 self.log.warning("the run waits: %s. Its task tries again by itself; Clear on it does so now", why)
             pause = _HOLD_S[min(waited, len(_HOLD_S) - 1)]
             trigger = HoldTrigger(
-                self.pipeline, pause, stage=self.stage, claim=claimed, behind=why.behind, batch=why.batch
+                self.pipeline,
+                pause,
+                stage=self.stage,
+                claim=claimed,
+                behind=why.behind,
+                batch=why.batch,
+                ends=not self.outlets and not was_cleared(context),
             )
             self.wait(trigger, waited=waited + 1)
         log.end()
         result = outcome.to_json()
-        if result["in_drain"]:
-            self.log.info(
-                "done in the process of the task drain: %s of %s:\n%s",
-                result["in_drain"],
-                counted(result["batches"]),
-                outcome.sums.table() if outcome.sums is not None else "",
-            )
+        if outcome.in_drain_text:
+            self.log.info(outcome.in_drain_text)
         if not outcome.done and (was_cleared(context) or not result["in_drain"]):
             self._say_nothing_was_left(context, runtime)
         if self.stage.startswith("ack."):

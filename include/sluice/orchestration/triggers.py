@@ -9,13 +9,14 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import SENSE
 from sluice.orchestration.metrics import report
 
 if TYPE_CHECKING:
+    from sluice.flows.job import StageOutcome
     from sluice.flows.runtime import Runtime
 
 log = structlog.get_logger()
@@ -114,12 +115,21 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         pipeline: path of the pipeline file.
         seconds: how long; the time does not end while the run has a process of *drain*, which does the stage.
         stage: name of the stage, "" for a task that is none.
-        claim: the run's.
+        claim: the run's; "": of the run whose task the trigger belongs to, which begins here.
         behind: the stage before it that failed, at ``batch``; "" if none did.
+        ends: a stage that has nothing left to do ends as a success here, without a worker.
     """
 
     def __init__(
-        self, pipeline: str, seconds: float, *, stage: str = "", claim: str = "", behind: str = "", batch: int = 0
+        self,
+        pipeline: str,
+        seconds: float,
+        *,
+        stage: str = "",
+        claim: str = "",
+        behind: str = "",
+        batch: int = 0,
+        ends: bool = False,
     ) -> None:
         super().__init__()
         self.pipeline = pipeline
@@ -128,11 +138,14 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         self.claim = claim
         self.behind = behind
         self.batch = batch
+        self.ends = ends
+        self._begins = bool(stage) and not claim
         self._began = time.monotonic()
+        self._outcome: StageOutcome | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and the arguments that Airflow stores."""
-        names = ("pipeline", "seconds", "stage", "claim", "behind", "batch")
+        names = ("pipeline", "seconds", "stage", "claim", "behind", "batch", "ends")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -142,23 +155,39 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         def over(opened: Runtime) -> bool:
             return self._goes_on(opened) or (time.monotonic() >= end and not self._has_drain(opened))
 
+        task = self.task_instance
+        if self._begins and task is not None:
+            from sluice.orchestration.runtime import claim
+
+            self.claim = claim(task.dag_id, task.run_id)
+            self.ends = self.ends and task.try_number < 2
         outcome = await wait_until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
         if outcome == "trouble":
             await asyncio.sleep(end - time.monotonic())
-        yield TriggerEvent("pause is over")
+        if self._outcome is not None:
+            log.info(self._outcome.in_drain_text)
+            yield TaskSuccessEvent(xcoms={"return_value": self._outcome.to_json()})
+        else:
+            yield TriggerEvent("pause is over")
 
     def _goes_on(self, opened: Runtime) -> bool:
-        from sluice.flows.job import goes_on
+        from sluice.flows.job import end_stage, goes_on, may_begin
 
         is_rested = time.monotonic() - self._began > _REST_S
-        return bool(self.stage) and goes_on(
+        if self._begins:
+            if not may_begin(opened, self.stage, claim=self.claim):
+                return False
+        elif not self.stage or not goes_on(
             opened, self.stage, claim=self.claim, behind=self.behind, batch=self.batch, for_backlog=is_rested
-        )
+        ):
+            return False
+        self._outcome = end_stage(opened, self.stage, claim=self.claim) if self.ends else None
+        return True
 
     def _has_drain(self, opened: Runtime) -> bool:
         from sluice.flows.job import has_drain
 
-        return bool(self.stage) and has_drain(opened, self.claim)
+        return bool(self.stage) and has_drain(opened, self.claim, comes=self._begins)
 
 
 class DumpTrigger(BaseTrigger):  # type: ignore[misc]
@@ -206,8 +235,10 @@ def _note_waiting(pipeline: str) -> None:
     """Note that the pipeline's first task can begin as soon as it has a worker."""
     from sluice.orchestration.runtime import open_runtime
 
-    with suppress(SluiceError), open_runtime(pipeline).state() as state:
-        state.waiting_tasks.waits(SENSE)
+    with suppress(SluiceError):
+        opened = open_runtime(pipeline)
+        with opened.state() as state:
+            state.waiting_tasks.waits(SENSE, opened.pipeline.workers.pool_of_capture)
 
 
 def _permitted(opened: Runtime) -> bool:

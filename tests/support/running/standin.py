@@ -418,7 +418,7 @@ class Runtime:
         def read() -> Any:
             return SimpleNamespace(open=not _settings().get("paused", False))
 
-        tasks = SimpleNamespace(begins=lambda: None, waits=lambda task: None)
+        tasks = SimpleNamespace(begins=lambda: None, waits=lambda task, pool: None)
         dumps = SimpleNamespace(not_begun=lambda dump, why: None)
         yield SimpleNamespace(
             pause_switch=SimpleNamespace(read=read),

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,8 +27,10 @@ from sluice.flows.job import (
     NeverReady,
     StageOutcome,
     capture_first,
+    end_stage,
     goes_on,
     has_drain,
+    may_begin,
     run_capture,
     run_stage,
 )
@@ -410,8 +414,8 @@ def test_tasks_give_their_workers_to_a_pipeline_that_has_none(one: Pipe, monkeyp
     with one.made.runtime().state() as other:
         other.waiting_tasks.begins()  # drain has a worker
         assert not other.waiting_tasks.pipelines()
-        other.waiting_tasks.waits("sense")
-        assert other.waiting_tasks.pipelines() == [one.made.runtime().name]
+        other.waiting_tasks.waits("sense", "near the source")
+        assert other.waiting_tasks.pipelines() == {one.made.runtime().name: "near the source"}
         assert ran(one, "merge")["merge"].exception() is not None, "no batch came"
         assert merged(one) == 1, "there is no process of drain"
         assert other.runs.take(RUN, "drain", Worker.DRAIN)
@@ -423,7 +427,7 @@ def test_tasks_give_their_workers_to_a_pipeline_that_has_none(one: Pipe, monkeyp
         monkeypatch.setattr("sluice.operations.status.NO_WORKER_S", -1e9)
         assert any("no free worker: the task sense has waited" in text for text in status(one.made.runtime()).warnings)
         monkeypatch.setattr(run_progress, "BELIEVED_S", 0.0)
-        assert other.waiting_tasks.pipelines() == [], "its DAG may be paused"
+        assert other.waiting_tasks.pipelines() == {}, "its DAG may be paused"
         other.waiting_tasks.begins()
         assert not any("no free worker" in text for text in status(one.made.runtime()).warnings)
         assert not other.waiting_tasks.pipelines()
@@ -467,6 +471,57 @@ def test_a_capture_without_workers_ends_at_its_time_and_for_a_changed_file(
             slow.runs.release(RUN, "merge")
             assert capture.result(PATIENCE_S).done == ()
     assert (one.rows(), waiting(one)) == ({1: "v1"}, [])
+
+
+@pytest.mark.parametrize(
+    ("pool", "ended"), [("default_pool", "run.max_batches|workers are short, and other"), ("far", "run.max_batches")]
+)
+def test_a_run_ends_early_for_a_pipeline_that_waits_for_a_worker_of_its_pool(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch, pool: str, ended: str
+) -> None:
+    monkeypatch.setattr(job, "TURN_S", 0.0)
+    configured(one, max_batches=3)
+    insert(one, *range(1, 6))
+    sense(one)
+    with one.made.runtime().state() as state:
+        elsewhere = run_progress.WaitingTasks(state.waiting_tasks._z, replace(state.layout, pipeline="other"))
+        elsewhere.waits("drain", pool)
+        outcome = ran(one)["drain"].result()
+        assert re.match(ended, outcome.ended_by)
+        assert (len(outcome.done) < 2) is (pool == "default_pool")
+        waiting_task = state.waiting_tasks.own()
+    assert waiting_task is not None
+    assert waiting_task[0] == "sense", "the next run has more to capture"
+    assert waiting(one) == []
+
+
+def test_stages_ask_for_a_worker_one_after_the_other_and_after_drain(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(one)
+    insert(one, 1)
+    sense(one)
+    runtime = one.made.runtime()
+
+    def asking() -> list[str]:
+        return [name for name in names(one)[1:] if may_begin(runtime, name, claim=RUN)]
+
+    with runtime.state() as state:
+        assert asking() == [], "drain waits for a worker"
+        with monkeypatch.context() as later:
+            later.setattr(job, "DRAIN_COMES_S", 0.0)
+            assert asking() == ["merge"], "a person marked drain, and it never begins"
+        state.waiting_tasks.begins()
+        assert asking() == ["merge"], "there is no drain, and a batch to merge"
+        assert state.runs.take(RUN, "drain", Worker.DRAIN)
+        assert asking() == ["merge"]
+        assert state.runs.take(RUN, "merge", Worker.DRAIN)
+        assert asking() == ["merge"], "drain stands in for the merge"
+        state.runs.release(RUN, "merge")
+        assert state.runs.take(RUN, "merge", Worker.TASK)
+        assert asking() == ["merge", "load.copy"]
+        state.waiting_tasks.waits("sense", "default_pool")
+        assert asking() == [], "a pipeline has no worker at all"
 
 
 def worker_of(made: Pipe, stage: str) -> Worker | None:
@@ -570,6 +625,26 @@ def test_a_task_without_a_worker_gets_one_for_a_backlog_and_at_the_runs_end(one:
     assert not has_drain(runtime, RUN)
     ran(one)
     assert [goes_on(runtime, name, claim=RUN) for name in names(one)[1:]] == [True, True, True]
+
+
+def test_a_stage_ends_without_a_worker_once_drain_has_done_all_of_it(one: Pipe) -> None:
+    configured(one)
+    insert(one, 1, 2)
+    sense(one)
+    runtime = one.made.runtime()
+    assert end_stage(runtime, "merge", claim=RUN) is None, "it has work"
+    ran(one, "drain")  # no other task has a worker
+    with one.made.runtime().state() as state:
+        assert state.runs.take(RUN, "load.copy", Worker.TASK)
+        assert end_stage(runtime, "load.copy", claim=RUN) is None, "its task is at work"
+        outcome = end_stage(runtime, "merge", claim=RUN)
+        assert outcome is not None
+        told = outcome.to_json()
+        assert (told["batches"], told["in_drain"], told["last"]) == (2, 2, 2)
+        assert outcome.in_drain_text.startswith("done in the process of the task drain: 2 of 2 batches:")
+        progress = state.runs.read(RUN, "merge")
+        assert progress is not None
+        assert progress.state is StageState.ENDED
 
 
 def until(condition: Callable[[], bool]) -> None:

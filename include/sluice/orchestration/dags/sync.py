@@ -162,6 +162,7 @@ def _side_by_side(
                 task = StageOperator(
                     stage=stage.name,
                     color=stage.type.color,
+                    begins_in_triggerer=True,
                     trigger_rule=TriggerRule.ONE_SUCCESS,
                     execution_timeout=pipeline.run.max_time + timedelta(hours=2),
                     **params,
