@@ -56,6 +56,10 @@ that have no worker.
 SHORT_AFTER_S = 3.0
 """Seconds after which stages give their workers back for a *sense* or *drain* that waits for one."""
 
+SHORT_LOOK_S = 2.0
+"""Seconds between two looks at which pipelines wait: with a thousand of them, one begins or ends to wait all the time.
+"""
+
 TURN_S = 15.0
 """Seconds for which a run captures before it ends for another pipeline that has waited that long for a worker of the
 same pool; both in shares, so that not all runs end for the same one (:func:`sluice.flows.stages.share_of_run`).
@@ -151,16 +155,20 @@ class _Shortage:
 
     def __init__(self, state: PipelineState) -> None:
         self._state = state
+        self._looked = -SHORT_LOOK_S
+        self._waiting: dict[str, str] = {}
         self._since: dict[str, float] = {}
 
     def waits(self, seconds: float, pool: str = "") -> str:
         """Return why a worker is needed elsewhere: for a pipeline that has waited so long for one of the pool, or, with
         "", of any; "" if none is.
         """
-        now, waiting = time.monotonic(), self._state.waiting_tasks.pipelines()
-        self._since = {name: self._since.get(name, now) for name in waiting}
+        now = time.monotonic()
+        if now - self._looked >= SHORT_LOOK_S:
+            self._looked, self._waiting = now, self._state.waiting_tasks.pipelines()
+            self._since = {name: self._since.get(name, now) for name in self._waiting}
         for name, since in self._since.items():
-            if now - since >= seconds and pool in {"", waiting[name]}:
+            if now - since >= seconds and pool in {"", self._waiting[name]}:
                 return f"{_SHORT}, and {name} waits for one"
         return ""
 
