@@ -380,19 +380,19 @@ def _reason_to_stop(context: Context, pipeline: Path) -> Callable[[], str]:
     """Return a function that says why a run ends: only the next one reads what changed in the pipeline file, or in the
     folder of the rules, and a person who pauses the DAG wants no further batch.
     """
-    dag_id, before, looked, asked = context["ti"].dag_id, _files(pipeline), time.monotonic(), time.monotonic()
+    dag_id, before, looked_at, asked_at = context["ti"].dag_id, _files(pipeline), time.monotonic(), time.monotonic()
 
     def reason() -> str:
-        nonlocal looked, asked
+        nonlocal looked_at, asked_at
         now = time.monotonic()
-        if now - looked >= _LOOK_AT_FILES_S:
-            looked, after = now, _files(pipeline)
+        if now - looked_at >= _LOOK_AT_FILES_S:
+            looked_at, after = now, _files(pipeline)
             if after[pipeline] != before[pipeline]:
                 return "the pipeline file changed"
             if after != before:
                 return "the rules changed"
-        if now - asked >= _ASK_IF_PAUSED_S:
-            asked = now
+        if now - asked_at >= _ASK_IF_PAUSED_S:
+            asked_at = now
             return f"the DAG {dag_id} is paused" if is_paused(dag_id) else ""
         return ""
 

@@ -165,7 +165,7 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         if outcome == "trouble":
             await asyncio.sleep(end - time.monotonic())
         if self._outcome is not None:
-            log.info(self._outcome.in_drain_text)
+            self.log.info(self._outcome.in_drain_text)
             yield TaskSuccessEvent(xcoms={"return_value": self._outcome.to_json()})
         else:
             yield TriggerEvent("pause is over")
