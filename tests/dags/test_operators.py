@@ -227,21 +227,19 @@ def test_wakeups_in_vain_come_less_often(path: str, flows: ModuleType) -> None:
     assert pauses[-1] == 5.0
 
 
-def test_a_loop_ends_when_the_files_change_that_the_next_run_reads(
+def test_a_loop_ends_when_the_pipeline_file_or_its_list_of_stages_changes(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operators, "_LOOK_AT_FILES_S", 0.0)
-    rules = tmp_path / "rules"
-    rules.mkdir()
-    monkeypatch.setenv("SLUICE_RULES", str(rules))
-    reason = operators._reason_to_stop(context(), Path(path))
+    monkeypatch.setenv("SLUICE_RULES", str(tmp_path))
+    rules = tmp_path / "engine.yaml"
+    rules.write_text("rules: [{name: tidy, path: tidy.py}]\n")
+    Path(path).write_text(Path(path).read_text() + "\nrules: engine.yaml\n")
+    reason = operators._reason_to_stop(context(), Path(path), load_pipeline(Path(path)))
     assert reason() == ""
-    (rules / "tidy.py").write_text("")
-    assert reason() == "the rules changed"
-    reason = operators._reason_to_stop(context(), Path(path))
-    assert reason() == ""
-    (rules / "tidy.py").write_text("VALUE = 1")
-    assert reason() == "the rules changed"
+    (tmp_path / "tidy.py").write_text("")
+    assert reason() == "", "the next batch uses it"
+    rules.write_text("rules: [{name: tidy, path: tidy.py}, {name: slow, path: slow.py, task: own}]\n")
+    assert reason() == "the stages of its rules changed", "the next run has a task for it"
     Path(path).write_text(Path(path).read_text() + "\n")
     assert reason() == "the pipeline file changed"
     Path(path).unlink()
@@ -252,7 +250,7 @@ def test_a_loop_ends_when_a_person_pauses_the_dag(path: str, monkeypatch: pytest
     asked: list[str] = []
     monkeypatch.setattr(operators, "is_paused", lambda dag_id: bool(asked.append(dag_id)) or len(asked) > 1)
     monkeypatch.setattr(operators, "_ASK_IF_PAUSED_S", 0.0)
-    reason = operators._reason_to_stop(context(), Path(path))
+    reason = operators._reason_to_stop(context(), Path(path), load_pipeline(Path(path)))
     assert [reason(), reason()] == ["", "the DAG sync__shop is paused"]
     assert asked == ["sync__shop"] * 2
 

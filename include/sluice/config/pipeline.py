@@ -1236,7 +1236,7 @@ class WorkersConfig(StrictModel):
     @property
     def pool_of_capture(self) -> str:
         """The pool of *sense* and *drain*."""
-        return self.place("drain").get("pool", self.pool)
+        return self.place(StageKind.CAPTURE).get("pool", self.pool)
 
     @property
     def bulk_priority(self) -> int:

@@ -40,7 +40,7 @@ from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_notes import stage_notes
-from sluice.flows.stage_sums import SAY_EVERY_S, DeliveredBatch, Done, StageSums
+from sluice.flows.stage_sums import SAY_EVERY_S, DeliveredBatch, Done, StageSums, counted
 from sluice.flows.stage_work import WAITS, do
 from sluice.flows.stages import Stage, StageKind, limit_of_run, share_of_run
 from sluice.model.batches import DrainOutcome
@@ -114,7 +114,7 @@ class StageOutcome:
     def in_drain_text(self) -> str:
         """The text about what the process of *drain* did in place of the stage's task; "" if it did nothing."""
         sums, count = self.sums or StageSums(), dict(self.in_drain).get(self.stage, 0)
-        which = f"{count} of {sums.batches} batch{'' if sums.batches == 1 else 'es'}"
+        which = f"{count} of {counted(sums.batches)}"
         return f"done in the process of the task drain: {which}:\n{sums.table()}" if count else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -267,7 +267,7 @@ class _Capture:
         return limit or ("a dump is due" if self.due else self.stop()) or self._gives_way(seconds)
 
     def _gives_way(self, seconds: float) -> str:
-        """Return which pipeline this run ends for, "" if for none."""
+        """Return why this run ends for another pipeline, "" if it does not."""
         pool = self.view.runtime.pipeline.workers.pool_of_capture
         for turn_s, of_pool in ((TURN_S * self._share, pool), (TURN_BESIDE_OTHER_POOLS_S * self._share, "")):
             why = self._shortage.waits(turn_s, of_pool)

@@ -178,6 +178,11 @@ class DeliveredBatch:
         return "waits" if target in self.waits else "quarantined"
 
 
+def counted(batches: int) -> str:
+    """Format a number of batches: ``1 batch``, ``2 batches``."""
+    return f"{batches} batch{'es' if batches != 1 else ''}"
+
+
 def table(batches: Sequence[DeliveredBatch]) -> str:
     """Format the batches of a micro-batch loop as a table for the end of the task log."""
     targets = [target for target, _ in batches[-1].loaded] if batches else []

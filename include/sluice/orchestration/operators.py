@@ -18,6 +18,7 @@ from airflow.triggers.base import StartTriggerArgs
 from sluice import telemetry
 from sluice.config.folders import rules_folder
 from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
+from sluice.flows.stages import stages_of
 from sluice.model.batches import StageKind
 from sluice.orchestration.dag_runs import SENSE, is_paused
 from sluice.orchestration.retry import boundary
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
+    from sluice.config.pipeline import PipelineConfig
     from sluice.flows.runtime import Runtime
     from sluice.flows.stage_sums import DeliveredBatch, Done
     from sluice.model.batches import DrainOutcome
@@ -58,9 +60,6 @@ _SAY_EVERY_S = 5.0
 
 _BEGINS_S = 5.0
 """Seconds after which a stage has a worker although *drain* neither works nor waits for one: a person ended it."""
-
-_LOOK_AT_FILES_S = 1.0
-"""Seconds between two looks of a run at the files that the next one would read."""
 
 _ASK_IF_PAUSED_S = 10.0
 """Seconds between two questions to Airflow whether the DAG is paused."""
@@ -251,7 +250,7 @@ class SenseOperator(SourceOperator, BaseSensorOperator):  # type: ignore[misc]
                 claim=claimed,
                 idle_wait_s=_IDLE_WAIT_S,
                 on_delivered=partial(_log_batch, runtime, progress_log),
-                stop=_reason_to_stop(context, Path(self.pipeline)),
+                stop=_reason_to_stop(context, Path(self.pipeline), runtime.pipeline),
                 is_over=_is_over,
             )
         self.log.info("captured %s", outcome.to_json())
@@ -336,11 +335,6 @@ def _batches_line(batches: Sequence[DeliveredBatch]) -> str:
     return f"batches {first.batch} to {last.batch}: {changes} changes, {rows} rows; the last one: {last}"
 
 
-def counted(batches: int) -> str:
-    """Format a number of batches: ``1 batch``, ``2 batches``."""
-    return f"{batches} batch{'es' if batches != 1 else ''}"
-
-
 def claim_of(context: Context) -> str:
     """Return the claim of the run of a task."""
     return claim(context["ti"].dag_id, context["ti"].run_id)
@@ -376,41 +370,33 @@ def again_text(runtime: Runtime, context: Context, target: str = "") -> str:
     )
 
 
-def _reason_to_stop(context: Context, pipeline: Path) -> Callable[[], str]:
-    """Return a function that says why a run ends: only the next one reads what changed in the pipeline file, or in the
-    folder of the rules, and a person who pauses the DAG wants no further batch.
+def _reason_to_stop(context: Context, path: Path, pipeline: PipelineConfig) -> Callable[[], str]:
+    """Return a function that says why a run ends: only the next one reads a changed pipeline file and has the tasks of
+    added rules, and a person who pauses the DAG wants no further batch.
     """
-    dag_id, before, looked_at, asked_at = context["ti"].dag_id, _files(pipeline), time.monotonic(), time.monotonic()
 
-    def reason() -> str:
-        nonlocal looked_at, asked_at
-        now = time.monotonic()
-        if now - looked_at >= _LOOK_AT_FILES_S:
-            looked_at, after = now, _files(pipeline)
-            if after[pipeline] != before[pipeline]:
-                return "the pipeline file changed"
-            if after != before:
-                return "the rules changed"
-        if now - asked_at >= _ASK_IF_PAUSED_S:
-            asked_at = now
-            return f"the DAG {dag_id} is paused" if is_paused(dag_id) else ""
-        return ""
-
-    return reason
-
-
-def _files(pipeline: Path) -> dict[Path, tuple[int, int]]:
-    """Return when the pipeline file and the files of rules changed, and their sizes."""
-
-    def stamp(path: Path) -> tuple[int, int]:
+    def stamp() -> tuple[int, int]:
         try:
             stat = path.stat()
         except OSError:
             return (0, 0)
         return (stat.st_mtime_ns, stat.st_size)
 
-    files = {path for kind in ("*.yaml", "*.py", "*.sql") for path in rules_folder().glob(kind)}
-    return {path: stamp(path) for path in {pipeline, *files}}
+    before, stages, dag_id = stamp(), stages_of(pipeline, rules_folder()), context["ti"].dag_id
+    asked_at = time.monotonic()
+
+    def reason() -> str:
+        nonlocal asked_at
+        if stamp() != before:
+            return "the pipeline file changed"
+        if stages_of(pipeline, rules_folder()) != stages:
+            return "the stages of its rules changed"
+        if time.monotonic() - asked_at < _ASK_IF_PAUSED_S:
+            return ""
+        asked_at = time.monotonic()
+        return f"the DAG {dag_id} is paused" if is_paused(dag_id) else ""
+
+    return reason
 
 
 def _in_state(context: Context, tasks: Sequence[str], *allowed: str) -> list[str]:
@@ -477,6 +463,7 @@ class CaptureOperator(SourceOperator):
         """Capture until the run ends, and return what was captured."""
         from sluice.flows.job import run_capture
         from sluice.flows.stage_log import brief
+        from sluice.flows.stage_sums import counted
 
         log = _StageLog(self.log.info, "changes")
         runtime = open_runtime(self.pipeline)
@@ -487,7 +474,7 @@ class CaptureOperator(SourceOperator):
                     claim=claim_of(context),
                     idle_wait_s=_IDLE_WAIT_S,
                     on_done=partial(_log_batch, runtime, log),
-                    stop=_reason_to_stop(context, Path(self.pipeline)),
+                    stop=_reason_to_stop(context, Path(self.pipeline), runtime.pipeline),
                     gone=partial(self._ended_after, context),
                 )
         except (LeaseHeld, Fenced) as error:

@@ -165,7 +165,8 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         if outcome == "trouble":
             await asyncio.sleep(end - time.monotonic())
         if self._outcome is not None:
-            self.log.info(self._outcome.in_drain_text)
+            if self._outcome.in_drain_text:
+                self.log.info(self._outcome.in_drain_text)
             yield TaskSuccessEvent(xcoms={"return_value": self._outcome.to_json()})
         else:
             yield TriggerEvent("pause is over")
@@ -173,16 +174,18 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
     def _goes_on(self, opened: Runtime) -> bool:
         from sluice.flows.job import end_stage, goes_on, may_begin
 
-        is_rested = time.monotonic() - self._began > _REST_S
-        if self._begins:
-            if not may_begin(opened, self.stage, claim=self.claim):
-                return False
-        elif not self.stage or not goes_on(
-            opened, self.stage, claim=self.claim, behind=self.behind, batch=self.batch, for_backlog=is_rested
-        ):
+        if not self.stage:
             return False
-        self._outcome = end_stage(opened, self.stage, claim=self.claim) if self.ends else None
-        return True
+        if self._begins:
+            has_turn = may_begin(opened, self.stage, claim=self.claim)
+        else:
+            is_rested = time.monotonic() - self._began > _REST_S
+            has_turn = goes_on(
+                opened, self.stage, claim=self.claim, behind=self.behind, batch=self.batch, for_backlog=is_rested
+            )
+        if has_turn and self.ends:
+            self._outcome = end_stage(opened, self.stage, claim=self.claim)
+        return has_turn
 
     def _has_drain(self, opened: Runtime) -> bool:
         from sluice.flows.job import has_drain
