@@ -872,18 +872,22 @@ def goes_on(
 def may_begin(runtime: Runtime, name: str, *, claim: str) -> bool:
     """Return True if the task of a stage that waits in the triggerer for the first time should have a worker.
 
-    The process of *drain* comes first, and does the stage meanwhile. The stages ask one after the other, each as soon
-    as the one before it has its worker: where workers are short, one task of a run waits for one, and not all of them.
+    The stages behind *drain* ask for one together with it, and the later ones as soon as one of these has it: where
+    workers are short, one task of a run waits for one, and not all of them. None asks while a pipeline has no worker at
+    all. The process of *drain* does meanwhile what has no task.
     """
     with runtime.state() as state:
         view = RunView(runtime, state, claim)
         stage = view.stages.get(name)
         if stage is None or name not in view.of_drain:
             return True
-        if view.has_drain:  # what is asked here is asked every second by each such task: few reads
-            before = [need for need in stage.needs if need != StageKind.CAPTURE]
-            return all(view.worker(need) is Worker.TASK for need in before) and not state.waiting_tasks.pipelines()
-        return not _drain_comes(state) and view.goes_on(stage, "", 0)
+        comes = _drain_comes(state)
+        if comes or view.has_drain:  # asked every second by each such task: few reads
+            if state.waiting_tasks.pipelines().keys() - ({runtime.name} if comes else set()):
+                return False
+            is_next = set(stage.needs) <= {StageKind.CAPTURE}
+            return is_next or any(view.worker(task) is Worker.TASK for task in view.stages)
+        return view.goes_on(stage, "", 0)
 
 
 def end_stage(runtime: Runtime, name: str, *, claim: str) -> StageOutcome | None:

@@ -38,7 +38,8 @@ _SETTLE_S = 1.0
 
 A task that defers also ends its worker, and Airflow learns of that end in another way than of the trigger's event. If
 the task were running again before that, its first end would be taken for the second one's, and the attempt be counted
-as failed: seen on a busy machine, where a worker's end takes its time.
+as failed: seen on a busy machine, where a worker's end takes its time. A task that begins in the triggerer had no
+worker before.
 """
 
 
@@ -161,7 +162,8 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
 
             self.claim = claim(task.dag_id, task.run_id)
             self.ends = self.ends and task.try_number < 2
-        outcome = await wait_until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
+        settle_s = 0.0 if self._begins else _SETTLE_S
+        outcome = await wait_until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],), settle_s=settle_s)
         if outcome == "trouble":
             await asyncio.sleep(end - time.monotonic())
         if self._outcome is not None:
@@ -277,14 +279,17 @@ async def wait_for_news(pipeline: str) -> str:
 
 
 async def wait_until(
-    pipeline: str, condition: Callable[[Runtime], bool], look_every_s: tuple[float, ...] = _LOOK_EVERY_S
+    pipeline: str,
+    condition: Callable[[Runtime], bool],
+    look_every_s: tuple[float, ...] = _LOOK_EVERY_S,
+    settle_s: float = _SETTLE_S,
 ) -> str:
     """Return ``news`` once ``condition`` holds, ``trouble`` if it could not be asked for half a minute; never before
-    ``_SETTLE_S``.
+    ``settle_s``.
     """
     began = time.monotonic()
     outcome = await _outcome(pipeline, condition, look_every_s)
-    await asyncio.sleep(max(began + _SETTLE_S - time.monotonic(), 0.0))
+    await asyncio.sleep(max(began + settle_s - time.monotonic(), 0.0))
     return outcome
 
 

@@ -495,7 +495,7 @@ def test_a_run_ends_early_for_a_pipeline_that_waits_for_a_worker_of_its_pool(
     assert waiting(one) == []
 
 
-def test_stages_ask_for_a_worker_one_after_the_other_and_after_drain(
+def test_the_first_stage_asks_for_a_worker_with_drain_and_the_others_after_it(
     one: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configured(one)
@@ -507,10 +507,11 @@ def test_stages_ask_for_a_worker_one_after_the_other_and_after_drain(
         return [name for name in names(one)[1:] if may_begin(runtime, name, claim=RUN)]
 
     with runtime.state() as state:
-        assert asking() == [], "drain waits for a worker"
-        with monkeypatch.context() as later:
-            later.setattr(job, "DRAIN_COMES_S", 0.0)
-            assert asking() == ["merge"], "a person marked drain, and it never begins"
+        elsewhere = run_progress.WaitingTasks(state.waiting_tasks._z, replace(state.layout, pipeline="other"))
+        assert asking() == ["merge"], "drain waits for a worker, and Airflow gives it the first one"
+        elsewhere.waits("drain")
+        assert asking() == [], "another pipeline has no worker at all"
+        elsewhere.begins()
         state.waiting_tasks.begins()
         assert asking() == ["merge"], "there is no drain, and a batch to merge"
         assert state.runs.take(RUN, "drain", Worker.DRAIN)
@@ -519,9 +520,9 @@ def test_stages_ask_for_a_worker_one_after_the_other_and_after_drain(
         assert asking() == ["merge"], "drain stands in for the merge"
         state.runs.release(RUN, "merge")
         assert state.runs.take(RUN, "merge", Worker.TASK)
-        assert asking() == ["merge", "load.copy"]
+        assert asking() == ["merge", "load.copy", "ack.copy"]
         state.waiting_tasks.waits("sense", "default_pool")
-        assert asking() == [], "a pipeline has no worker at all"
+        assert asking() == [], "the pipeline's next run has no worker"
 
 
 def worker_of(made: Pipe, stage: str) -> Worker | None:
