@@ -429,8 +429,8 @@ def _until_they_lag(world: World, max_wait: str) -> list[Line]:
     return lines
 
 
-CROWDS = ((1, 1, "window: 1", 60), (6, 6, "", 90), (24, 4, "", 240))
-"""Pipelines, task slots of Airflow, further settings, seconds of measuring."""
+CROWDS = ((1, 1, "window: 1", 60), (6, 6, "", 330), (24, 4, "", 240))
+"""Pipelines, task slots of Airflow, further settings, seconds of measuring (six pipelines: more than a run takes)."""
 
 
 def crowds() -> list[Line]:
