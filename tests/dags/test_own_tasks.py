@@ -17,7 +17,7 @@ from airflow.triggers.base import TaskSuccessEvent
 from sluice.errors import LeaseHeld, RuleError
 from sluice.flows.job import GivenBack, NeverReady, StageOutcome
 from sluice.flows.stage_sums import Done, StageSums
-from sluice.orchestration import operators
+from sluice.orchestration import operators, triggers
 from sluice.orchestration.operators import CaptureOperator, SenseOperator, StageOperator
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, TurnTrigger
@@ -170,6 +170,31 @@ def test_a_stage_that_drain_did_ends_in_the_triggerer_unless_its_end_needs_a_wor
     if ends:
         assert event.xcoms["return_value"] == outcome.to_json()
         assert event.xcoms["return_value"]["in_drain"] == 1
+
+
+def test_merge_does_not_ask_again_after_one_that_had_no_worker(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = sys.modules["sluice.flows.job"]
+    short: list[bool] = []
+
+    def may_begin(runtime: object, name: str, *, claim: str, are_short: bool) -> bool:
+        short.append(are_short)
+        return True
+
+    monkeypatch.setattr(job, "may_begin", may_begin, raising=False)
+    monkeypatch.setattr(triggers, "_merge_asked", {})
+
+    def begins(name: str) -> None:
+        HoldTrigger(path, 5.0, stage=name)._goes_on(SimpleNamespace())
+
+    begins("merge")
+    begins("load.reporting")  # *merge* had its worker soon
+    begins("merge")
+    monkeypatch.setattr(triggers, "_SOON_S", 0.0)
+    begins("load.reporting")  # it had it late
+    begins("merge")
+    assert short == [False, False, False, True, True]
 
 
 def test_a_red_task_is_noted_as_a_failure_of_the_pipeline_by_those_after_it(

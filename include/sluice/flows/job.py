@@ -869,12 +869,16 @@ def goes_on(
         return stage is None or view.goes_on(stage, behind, batch, for_backlog=for_backlog)
 
 
-def may_begin(runtime: Runtime, name: str, *, claim: str) -> bool:
+def may_begin(runtime: Runtime, name: str, *, claim: str, are_short: bool = False) -> bool:
     """Return True if the task of a stage that waits in the triggerer for the first time should have a worker.
 
-    The stages behind *drain* ask for one together with it, and the later ones as soon as one of these has it: where
-    workers are short, one task of a run waits for one, and not all of them. None asks while a pipeline has no worker at
-    all. The process of *drain* does meanwhile what has no task.
+    *merge* asks for one together with *drain*, and the later ones as soon as one of them has it: where workers are
+    short, one task of a run waits for one, and not all of them. None asks while a pipeline has no worker at all. The
+    process of *drain* does meanwhile what has no task.
+
+    Args:
+        are_short: *merge* of an earlier run waited in vain, and does not ask beside *drain*: a task in Airflow's queue
+            cannot end without a worker, and its run ends after it.
     """
     with runtime.state() as state:
         view = RunView(runtime, state, claim)
@@ -885,8 +889,9 @@ def may_begin(runtime: Runtime, name: str, *, claim: str) -> bool:
         if comes or view.has_drain:  # asked every second by each such task: few reads
             if state.waiting_tasks.pipelines().keys() - ({runtime.name} if comes else set()):
                 return False
-            is_next = set(stage.needs) <= {StageKind.CAPTURE}
-            return is_next or any(view.worker(task) is Worker.TASK for task in view.stages)
+            if name == StageKind.MERGE:
+                return not are_short
+            return any(view.worker(task) is Worker.TASK for task in view.stages)
         return view.goes_on(stage, "", 0)
 
 

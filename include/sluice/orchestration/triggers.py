@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, suppress
@@ -12,6 +13,7 @@ import structlog
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from sluice.errors import SluiceError
+from sluice.model.batches import StageKind
 from sluice.orchestration.dag_runs import SENSE
 from sluice.orchestration.metrics import report
 
@@ -32,6 +34,14 @@ _TROUBLE_FOR_S = 30.0
 
 _REST_S = 20.0
 """Seconds for which a stage that the process of *drain* can do, too, gets no worker again."""
+
+_SOON_S, _SHORT_FOR_S = 20.0, 1800.0
+"""Seconds within which *merge* has a worker if there are free ones, and for which it does not ask beside *drain* after
+one that had none.
+"""
+
+_merge_asked: dict[str, float] = {}
+"""Pipeline -> when its *merge* asked for a worker, by the monotonic clock, unless it soon had one."""
 
 _SETTLE_S = 1.0
 """Seconds after its start before which no trigger fires.
@@ -178,8 +188,10 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
 
         if not self.stage:
             return False
+        waited_s = time.monotonic() - _merge_asked.get(self.pipeline, -math.inf)
         if self._begins:
-            has_turn = may_begin(opened, self.stage, claim=self.claim)
+            are_short = _SOON_S < waited_s < _SHORT_FOR_S
+            has_turn = may_begin(opened, self.stage, claim=self.claim, are_short=are_short)
         else:
             is_rested = time.monotonic() - self._began > _REST_S
             has_turn = goes_on(
@@ -187,6 +199,10 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
             )
         if has_turn and self.ends:
             self._outcome = end_stage(opened, self.stage, claim=self.claim)
+        if has_turn and self._begins and self.stage == StageKind.MERGE and self._outcome is None:
+            _merge_asked[self.pipeline] = time.monotonic()
+        elif has_turn and self._begins and waited_s < _SOON_S:
+            _merge_asked.pop(self.pipeline, None)
         return has_turn
 
     def _has_drain(self, opened: Runtime) -> bool:

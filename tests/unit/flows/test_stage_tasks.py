@@ -516,6 +516,7 @@ def test_the_first_stage_asks_for_a_worker_with_drain_and_the_others_after_it(
         assert asking() == ["merge"], "there is no drain, and a batch to merge"
         assert state.runs.take(RUN, "drain", Worker.DRAIN)
         assert asking() == ["merge"]
+        assert not may_begin(runtime, "merge", claim=RUN, are_short=True), "that of an earlier run had no worker"
         assert state.runs.take(RUN, "merge", Worker.DRAIN)
         assert asking() == ["merge"], "drain stands in for the merge"
         state.runs.release(RUN, "merge")
