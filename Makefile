@@ -49,7 +49,7 @@ test-fast: venv kernels ## unit tests and the contract suites in memory: no serv
 	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-quick} $(PYTEST) -m "not bench and not full and not server and not slow" -q tests/unit tests/contract/test_sources.py tests/contract/test_suite_itself.py
 
 test-all: venv kernels servers check ## everything: both dialects, all examples, long walks, dry benches; writes tests/last-full-run.md and tests/durations.json
-	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} SLUICE_FAULTS=$${SLUICE_FAULTS:-12} $(PYTEST) -m "not bench" -q --write-durations --write-last-full-run
+	@SLUICE_EXAMPLES=$${SLUICE_EXAMPLES:-full} SLUICE_FAULTS=$${SLUICE_FAULTS:-12} SLUICE_CUTOVERS=$${SLUICE_CUTOVERS:-50} $(PYTEST) -m "not bench" -q --write-durations --write-last-full-run
 	@SLUICE_BENCH_SCALE=$${SLUICE_BENCH_SCALE:-0.02} SLUICE_BENCH_DRY=1 $(MAKE) --no-print-directory bench-targets
 	@$(MAKE) --no-print-directory test-mutants
 

@@ -202,7 +202,8 @@ flows/snapshot/rows flows/stage_work flows/standby flows/submit flows/transform/
 flows/transform/read_back flows/transform/stages operations/adopt operations/alerts operations/channel
 operations/check operations/compaction operations/completeness operations/conflicts operations/control operations/copy_plan
 operations/deadletters/replay operations/deadletters/staleness operations/deadletters/store operations/groups operations/last_check
-operations/lineage operations/maintenance operations/recover/copies operations/recover/lost_source operations/recover/lost_state
+operations/lineage operations/maintenance operations/migrate/handover operations/migrate/plan operations/migrate/sites
+operations/recover/copies operations/recover/lost_source operations/recover/lost_state
 operations/recover/lost_target operations/recover/recapture operations/recover/recover
 operations/recover/segments operations/retention operations/ruledev/tryout operations/schema operations/snapshot
 operations/status operations/stored operations/subscriptions operations/target_switch

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "verify": (_PIPELINES, "verify:verify_app"),
     "channel": (_PIPELINES, "channel:channel_app"),
     "schema": (_PIPELINES, "schema:schema_app"),
+    "migrate": (_PIPELINES, "migrate:migrate_app"),
     "recover": (_CONTROL, "recover:recover"),
     "failover": (_CONTROL, "control:failover"),
     "audit": (_CONTROL, "control:audit"),

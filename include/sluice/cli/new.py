@@ -63,31 +63,31 @@ def new(
 
     log_to_stderr(False)
     folder = folder.absolute()
-    ends = [_login(_parsed(what, text), what) for what, text in (("source", source), ("target", target))]
-    kinds = [_kind_of(*end) for end in zip(("source", "target"), ends, strict=True)]
+    ends = [with_password(parsed_address(what, text), what) for what, text in (("source", source), ("target", target))]
+    kinds = [kind_of_address(*end) for end in zip(("source", "target"), ends, strict=True)]
     name = name or re.sub(r"\W+", "_", f"{ends[0].schema or kinds[0]}_to_{ends[1].schema or kinds[1]}").strip("_")
     if not re.fullmatch(IDENTIFIER, name):
         raise ConfigError(f"{name!r} is no name of a pipeline", hint="--name gives it one of letters, digits and _")
     file, env_file = folder / "pipelines" / f"{name}.yaml", folder / ENV_FILE
-    text = _text(name, kinds, _tables(kinds[0], ends[0], include or []), "dump" if copy else "latest")
+    text = _text(name, kinds, chosen_tables(kinds[0], ends[0], include or []), "dump" if copy else "latest")
     present = read_env_file(env_file) if env_file.exists() else {}
     variables = {
         "SLUICE_PIPELINES": str(file.parent),
         "SLUICE_STORE": (folder / "segments").as_uri(),
         "SLUICE_STATE": f"sqlite://{quote(str(folder / 'positions.db'))}",
-        f"AIRFLOW_CONN_{name.upper()}_SOURCE": _connection(kinds[0], ends[0]),
-        f"AIRFLOW_CONN_{name.upper()}_TARGET": _connection(kinds[1], ends[1]),
+        f"AIRFLOW_CONN_{name.upper()}_SOURCE": connection_json(kinds[0], ends[0]),
+        f"AIRFLOW_CONN_{name.upper()}_TARGET": connection_json(kinds[1], ends[1]),
     }
     if f"AIRFLOW_CONN_{POSITIONS.upper()}" in {*present, *os.environ}:
         del variables["SLUICE_STATE"]
-    _write(file, text, env_file, {key: value for key, value in variables.items() if key not in present})
+    write_files(file, text, env_file, {key: value for key, value in variables.items() if key not in present})
     os.environ.update(variables, **present)
-    with _compiling(kinds[0]):
+    with compiling(kinds[0]):
         _check(name, file, env_file, yes=yes, as_json=as_json)
 
 
 @contextmanager
-def _compiling(kind: str) -> Iterator[None]:
+def compiling(kind: str) -> Iterator[None]:
     """Compile a source's kernels beside the block: the first ``sluice run`` on this machine does not have to."""
     code = f"from sluice.sources import compile_kernels; compile_kernels({kind!r})"
     compiler = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -136,7 +136,7 @@ def _grants(report: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(filter(None, fixes)))
 
 
-def _parsed(what: str, text: str) -> Endpoint:
+def parsed_address(what: str, text: str) -> Endpoint:
     """Return what an address of the command line names."""
     from sluice.config.connections import parse_connection
 
@@ -146,7 +146,7 @@ def _parsed(what: str, text: str) -> Endpoint:
     return endpoint
 
 
-def _kind_of(what: str, endpoint: Endpoint) -> str:
+def kind_of_address(what: str, endpoint: Endpoint) -> str:
     """Return the kind of source or target that an address is of. Raises ConfigError."""
     from sluice import sources
     from sluice.model.nearest import meant
@@ -163,7 +163,7 @@ def _kind_of(what: str, endpoint: Endpoint) -> str:
     return kind
 
 
-def _login(endpoint: Endpoint, what: str) -> Endpoint:
+def with_password(endpoint: Endpoint, what: str) -> Endpoint:
     """Ask for the password of a login that has none, on a terminal."""
     if endpoint.user and not endpoint.password and sys.stdin.isatty():
         password = typer.prompt(
@@ -173,7 +173,7 @@ def _login(endpoint: Endpoint, what: str) -> Endpoint:
     return endpoint
 
 
-def _tables(kind: str, source: Endpoint, include: list[str]) -> list[TableChoice]:
+def chosen_tables(kind: str, source: Endpoint, include: list[str]) -> list[TableChoice]:
     """Return the tables that are captured: those that are named, else all of the address's schema."""
     from sluice.config.drafts import TableChoice
 
@@ -207,7 +207,7 @@ def _text(name: str, kinds: list[str], tables: list[TableChoice], start: str) ->
     )
 
 
-def _connection(kind: str, endpoint: Endpoint) -> str:
+def connection_json(kind: str, endpoint: Endpoint) -> str:
     """Return an address in Airflow's notation, as the kind reads it."""
     where = endpoint.address
     if kind in _FILES:
@@ -224,7 +224,7 @@ def _connection(kind: str, endpoint: Endpoint) -> str:
     return json.dumps({key: value for key, value in connection.items() if value})
 
 
-def _write(file: Path, text: str, env_file: Path, variables: dict[str, str]) -> None:
+def write_files(file: Path, text: str, env_file: Path, variables: dict[str, str]) -> None:
     """Write the pipeline's file, which is new, and the variables. Raises ConfigError."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

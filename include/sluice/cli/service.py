@@ -34,6 +34,7 @@ THROUGH = "through"
 """The command goes through the API."""
 
 _STORE = "it reads the files of the segment store, which the API does not hand out"
+_SERVERS = "it opens and closes servers from here"
 _SCHEMA = "it works on the schema history with files of this machine; the API shows definitions only"
 
 REACH: Mapping[str, str] = {
@@ -47,8 +48,8 @@ REACH: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "new", "rules list", "rules new", "rules test", "targets list", "targets new", "formats new", "stack up",
-            "stack down", "stack status", "stack env", "stack demo",
+            "new", "migrate new", "migrate verify-certificate", "rules list", "rules new", "rules test", "targets list",
+            "targets new", "formats new", "stack up", "stack down", "stack status", "stack env", "stack demo",
         ),
         HERE,
     ),
@@ -60,6 +61,13 @@ REACH: Mapping[str, str] = {
     "verify digest": "it reads what is kept at the targets from here",
     "verify sweep": "it reads tables of the servers in this process",
     "recover": "it looks at ZooKeeper, the segment store and all servers from here, and asks as it goes",
+    **dict.fromkeys(
+        (
+            f"migrate {step}"
+            for step in ("plan", "start", "run", "status", "rehearse", "switch", "back", "finish", "certificate")
+        ),
+        _SERVERS,
+    ),
     "schema show": _SCHEMA,
     "schema set": _SCHEMA,
     "schema reload": _SCHEMA,

@@ -73,8 +73,13 @@ def draft(
     rules: str = "",
     tables: Sequence[TableChoice] = (),
     targets: Sequence[TargetChoice] = (),
+    capture: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the text of a pipeline file. What is not chosen yet is left out, so that the text need not be valid."""
+    """Return the text of a pipeline file. What is not chosen yet is left out, so that the text need not be valid.
+
+    ``capture``: its settings besides ``include``; ``more``: further sections.
+    """
     source = {"type": source_type, "connection": connection, "start": start}
     mapping = [line for table in tables if (line := table.mapping()) is not None]
     plain: dict[str, Any] = {
@@ -82,10 +87,11 @@ def draft(
         "pipeline": pipeline,
         "description": description,
         "source": {name: value for name, value in source.items() if value},
-        "capture": {"include": [table.pattern for table in tables]} if tables else {},
+        "capture": {"include": [table.pattern for table in tables], **(capture or {})} if tables else {},
         "rules": rules,
         "mapping": mapping,
         "targets": [{"name": target.name, "type": target.type, "connection": target.connection} for target in targets],
+        **(more or {}),
     }
     out = io.StringIO()
     yaml = YAML()

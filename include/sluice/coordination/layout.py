@@ -46,6 +46,9 @@
     │   └── dumped/{milliseconds}-{id}    (empty) it ended then
     ├── moved-positions                            the positions are kept in another store, or are being copied here
     ├── complete-tables/{digest}                   up to which times a target table is complete, and which run said so
+    ├── server-migrations/{name}                   a migration from one server to another, how far it is
+    │   ├── node                                   ephemeral: who conducts it now
+    │   └── epoch                                  (number) as that of the replicator
     ├── mark-keys/{channel}                        the secret that seals origin markers of a channel, or (-) of pipelines in none
     ├── waiting-tasks/{pipeline}                   (text) its task that has no worker of Airflow yet, since when
     ├── subscription-servers/{id}                  ephemeral: a subscription service, its address and pipelines
@@ -173,12 +176,13 @@ SUBSCRIPTION = Format("subscription")
 SERVER = Format("subscription service")
 COMPLETE = Format("times up to which a table is complete")
 MOVED = Format("note of a move to another store")
+MIGRATION = Format("migration")
 
 FORMATS = (
     IDENTITY, PAUSE_SWITCH, QUARANTINE, FAILURE, ERRORS, MAPPED, INCOMPLETE, CAPTURES, LEASE, CURSOR,
     MEMBER, OWNER, RESTART, BATCH, PROGRESS, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT, SIDE, MEMBERSHIP, MARK_KEY, SUBSCRIPTION, SERVER, ANNOUNCED,
-    COMPLETE, MOVED,
+    COMPLETE, MOVED, MIGRATION,
 )  # fmt: skip
 """All kinds of JSON nodes."""
 
@@ -211,6 +215,16 @@ def server(root: str, name: str) -> str:
 def mark_key(root: str, channel: str) -> str:
     """Return the node of a channel's key; ``""``: of pipelines in none. No pipeline can have the folder's name."""
     return f"{root}/mark-keys/{channel or '-'}"
+
+
+def migrations(root: str) -> str:
+    """Return the folder of the migrations. No pipeline can have its name."""
+    return f"{root}/server-migrations"
+
+
+def migration(root: str, name: str) -> str:
+    """Return the node of one migration, which is also the folder of its lease."""
+    return f"{migrations(root)}/{name}"
 
 
 def waiting_tasks(root: str) -> str:

@@ -33,9 +33,10 @@ from sluice.coordination.failures import StageFailure, StageFailures
 from sluice.coordination.group_member import GroupMember
 from sluice.coordination.identity import Identity
 from sluice.coordination.incomplete import IncompleteTables
-from sluice.coordination.layout import AUDIT, LEASE, MAPPED, Layout, lease_epoch, lease_node
+from sluice.coordination.layout import AUDIT, LEASE, MAPPED, Layout, lease_epoch, lease_node, migrations
 from sluice.coordination.leader_election import LeaderElection
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
+from sluice.coordination.migrations import MigrationNode
 from sluice.coordination.pause_switch import PauseSwitch
 from sluice.coordination.port import Create, Put, Remove, Step, Znodes, committed
 from sluice.coordination.quarantine import Quarantine
@@ -236,6 +237,14 @@ class PipelineState:
     def target_records(self, target: str) -> TargetRecords:
         """Return the checkpoint of a target that keeps nothing itself."""
         return TargetRecords(self._z, self.layout, target)
+
+    def migration(self, name: str) -> MigrationNode:
+        """Return the node of a migration, which is none of this pipeline alone."""
+        return MigrationNode(self._z, self.layout.root, name, lease_wait_s=self._wait_s)
+
+    def migrations(self) -> list[str]:
+        """Return the names of all migrations below the root."""
+        return self._z.children(migrations(self.layout.root))
 
     def identity(self) -> str:
         """Return the random id of this state, "" before the first capture."""

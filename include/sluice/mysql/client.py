@@ -131,6 +131,10 @@ class MySQLConnection(_Base):
         self._execute_command(COMMAND.COM_QUERY, statement)
         self._owed = (*self._owed, self._next_seq_id)
 
+    def wait_for(self, seconds: int) -> None:
+        """Wait that long for each answer from here on."""
+        self._read_timeout = seconds
+
     def connect(self, sock: Any = None) -> None:
         """Log in.
 

@@ -274,8 +274,9 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
     return plan
 
 
-def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = False) -> ActionPlan:
-    """Move the captured position: ``latest``, ``earliest``, ``file:offset``, a GTID set or an ISO 8601 timestamp.
+def seek(runtime: Runtime, to: str | Offset, *, by: str, dry_run: bool, drop: bool = False) -> ActionPlan:
+    """Move the captured position: ``latest``, ``earliest``, ``file:offset``, a GTID set or an ISO 8601 timestamp; or an
+    offset of the same log.
 
     ``drop``: do without the undelivered batches; they count as delivered. ``to`` may then be empty: where the first of
     them begins, so that the log is read again from there.
@@ -301,7 +302,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
             require_no_checkpoints(runtime, state)
         with runtime.source.open() as source:
             if to:
-                position: Offset = source.resolve_start(parse_position(to))
+                position = to if isinstance(to, Offset) else source.resolve_start(parse_position(to))
             else:
                 position = waiting[0].first
                 source.require_ready(position)

@@ -131,10 +131,10 @@ def test_what_is_no_address_is_refused_and_nothing_is_written(
     ],
 )  # fmt: skip
 def test_an_address_becomes_the_connection_that_its_kind_reads(target: str, connection: dict[str, Any]) -> None:
-    from sluice.cli.new import _connection, _kind_of, _parsed
+    from sluice.cli.new import connection_json, kind_of_address, parsed_address
 
-    endpoint = _parsed("target", target)
-    assert json.loads(_connection(_kind_of("target", endpoint), endpoint)) == connection
+    endpoint = parsed_address("target", target)
+    assert json.loads(connection_json(kind_of_address("target", endpoint), endpoint)) == connection
 
 
 @pytest.mark.parametrize(

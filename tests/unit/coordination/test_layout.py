@@ -18,6 +18,7 @@ from sluice.coordination.channel_side import ChannelMembership
 from sluice.coordination.layout import FORMATS, MOVED, QUARANTINE, Format, Layout, moved_node
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.memory import MemoryTree
+from sluice.coordination.migrations import Handover, Migration, Phase, Side, Step
 from sluice.coordination.moving import note_of
 from sluice.coordination.port import Create, Znode
 from sluice.coordination.run_progress import Progress, StageState, Worker
@@ -87,6 +88,8 @@ def tree() -> MemoryTree:
     assert held
     state.subscriptions.acknowledge(held, 1, 6)
     Servers(session, ROOT).keep("id", ServerEntry("grpc://here:8815", (PIPELINE,)))
+    migration = state.migration("shop")
+    migration.write(try_acquire(session, layout.migration(ROOT, "shop"), "me"), MIGRATION_RECORD, MIGRATION_RECORD)
     state.audit.note(by="me", what="pause", details={"reason": "x"})
     dumps = state.dumps
     dumps.set_selection({"include": ["shop[.].*"], "exclude": []})
@@ -106,6 +109,15 @@ def tree() -> MemoryTree:
     session.transact(dumps.placing([(chunk, replace(dumps.placed("running", 0), chunks=1, rows=7, first_ms=8))]))
     dumps.say_held("running", "w:1", "a replica is behind")
     return made
+
+
+MIGRATION_RECORD = Migration(
+    "shop_forward",
+    "shop_back",
+    Phase.STARTED,
+    handover=Handover(Side.NEW, Step.OPENING, 5, 10.0, "me", position(5)),
+    locked={Side.OLD: ["'app'@'%'"]},
+)
 
 
 def state_of(tree: MemoryTree) -> PipelineState:
@@ -149,6 +161,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "chunks": dumps.chunks("running"),
         "readers": dumps.readers("running"),
         "ended": [dump.id for dump in dumps.under_way_since(9)],
+        "migrations": [(state.migration(n).owner(), state.migration(n).read()) for n in state.migrations()],
         "audit": [entry["what"] for entry in state.audit.entries()],
         "mark keys": [state.mark_key(""), state.mark_key(CHANNEL.channel)],
         "moved": note_of(tree.session(), ROOT),

@@ -106,10 +106,6 @@ class TargetConnection(MySQLConnection):
         self.write_packet(b"")
         return int(OKPacketWrapper(self._read_packet()).warning_count)  # type: ignore[no-untyped-call]
 
-    def wait_for(self, seconds: int) -> None:
-        """Wait that long for each answer from here on."""
-        self._read_timeout = seconds
-
     def during(self, pieces: Iterator[_T]) -> Iterator[_T]:
         """Yield the same pieces and keep the session alive.
 
