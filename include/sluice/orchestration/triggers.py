@@ -188,10 +188,12 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
 
         if not self.stage:
             return False
-        waited_s = time.monotonic() - _merge_asked.get(self.pipeline, -math.inf)
         if self._begins:
-            are_short = _SOON_S < waited_s < _SHORT_FOR_S
+            asked_s_ago = time.monotonic() - _merge_asked.get(self.pipeline, -math.inf)
+            are_short = _SOON_S < asked_s_ago < _SHORT_FOR_S
             has_turn = may_begin(opened, self.stage, claim=self.claim, are_short=are_short)
+            if has_turn and asked_s_ago < _SOON_S:  # there were free workers
+                _merge_asked.pop(self.pipeline, None)
         else:
             is_rested = time.monotonic() - self._began > _REST_S
             has_turn = goes_on(
@@ -201,8 +203,6 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
             self._outcome = end_stage(opened, self.stage, claim=self.claim)
         if has_turn and self._begins and self.stage == StageKind.MERGE and self._outcome is None:
             _merge_asked[self.pipeline] = time.monotonic()
-        elif has_turn and self._begins and waited_s < _SOON_S:
-            _merge_asked.pop(self.pipeline, None)
         return has_turn
 
     def _has_drain(self, opened: Runtime) -> bool:
