@@ -93,10 +93,7 @@ def new(
 
 def _write(name: str, kinds: list[str], ends: list[Endpoint], include: list[str], folder: Path) -> Path:
     """Write the pipelines and the connections; return the file of the connections."""
-    from urllib.parse import quote
-
-    from sluice.cli.new import chosen_tables, connection_json, write_files
-    from sluice.config.connections import POSITIONS
+    from sluice.cli.new import chosen_tables, folder_variables, write_files
     from sluice.config.drafts import TargetChoice, draft
     from sluice.config.env_file import read_env_file
     from sluice.coordination.migrations import Side
@@ -104,15 +101,8 @@ def _write(name: str, kinds: list[str], ends: list[Endpoint], include: list[str]
 
     env_file = folder / ENV_FILE
     present = read_env_file(env_file) if env_file.exists() else {}
-    variables = {
-        "SLUICE_PIPELINES": str(folder / "pipelines"),
-        "SLUICE_STORE": (folder / "segments").as_uri(),
-        "SLUICE_STATE": f"sqlite://{quote(str(folder / 'positions.db'))}",
-        f"AIRFLOW_CONN_{name.upper()}_OLD": connection_json(kinds[0], ends[0]),
-        f"AIRFLOW_CONN_{name.upper()}_NEW": connection_json(kinds[1], ends[1]),
-    }
-    if f"AIRFLOW_CONN_{POSITIONS.upper()}" in {*present, *os.environ}:
-        del variables["SLUICE_STATE"]
+    connections = {f"{name}_{side}": end for side, end in zip(Side, zip(kinds, ends, strict=True), strict=True)}
+    variables = folder_variables(folder, connections, present)
     tables = chosen_tables(kinds[0], ends[0], include)
     for side, flow in flows_of(name).items():
         reads, writes = (kinds[0], kinds[1]) if side is Side.NEW else (kinds[1], kinds[0])

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +58,6 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Make a pipeline of two addresses: write its file and the connections, check both servers, make missing tables."""
-    from sluice.config.connections import POSITIONS
     from sluice.config.pipeline import IDENTIFIER
 
     log_to_stderr(False)
@@ -71,23 +70,16 @@ def new(
     file, env_file = folder / "pipelines" / f"{name}.yaml", folder / ENV_FILE
     text = _text(name, kinds, chosen_tables(kinds[0], ends[0], include or []), "dump" if copy else "latest")
     present = read_env_file(env_file) if env_file.exists() else {}
-    variables = {
-        "SLUICE_PIPELINES": str(file.parent),
-        "SLUICE_STORE": (folder / "segments").as_uri(),
-        "SLUICE_STATE": f"sqlite://{quote(str(folder / 'positions.db'))}",
-        f"AIRFLOW_CONN_{name.upper()}_SOURCE": connection_json(kinds[0], ends[0]),
-        f"AIRFLOW_CONN_{name.upper()}_TARGET": connection_json(kinds[1], ends[1]),
-    }
-    if f"AIRFLOW_CONN_{POSITIONS.upper()}" in {*present, *os.environ}:
-        del variables["SLUICE_STATE"]
+    connections = {f"{name}_source": (kinds[0], ends[0]), f"{name}_target": (kinds[1], ends[1])}
+    variables = folder_variables(folder, connections, present)
     write_files(file, text, env_file, {key: value for key, value in variables.items() if key not in present})
     os.environ.update(variables, **present)
-    with compiling(kinds[0]):
+    with _compiling(kinds[0]):
         _check(name, file, env_file, yes=yes, as_json=as_json)
 
 
 @contextmanager
-def compiling(kind: str) -> Iterator[None]:
+def _compiling(kind: str) -> Iterator[None]:
     """Compile a source's kernels beside the block: the first ``sluice run`` on this machine does not have to."""
     code = f"from sluice.sources import compile_kernels; compile_kernels({kind!r})"
     compiler = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -205,6 +197,28 @@ def _text(name: str, kinds: list[str], tables: list[TableChoice], start: str) ->
     return (
         f"{text}# the process itself does the work; without this line Airflow has Spark do it\nspark: {{mode: local}}\n"
     )
+
+
+def folder_variables(
+    folder: Path, connections: Mapping[str, tuple[str, Endpoint]], present: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of an environment file: where things are in ``folder``, and connections.
+
+    Args:
+        connections: name -> kind and address.
+        present: variables that the file has: there is no place of positions beside a connection that says it.
+    """
+    from sluice.config.connections import POSITIONS
+
+    variables = {
+        "SLUICE_PIPELINES": str(folder / "pipelines"),
+        "SLUICE_STORE": (folder / "segments").as_uri(),
+        "SLUICE_STATE": f"sqlite://{quote(str(folder / 'positions.db'))}",
+        **{f"AIRFLOW_CONN_{name.upper()}": connection_json(*address) for name, address in connections.items()},
+    }
+    if f"AIRFLOW_CONN_{POSITIONS.upper()}" in {*present, *os.environ}:
+        del variables["SLUICE_STATE"]
+    return variables
 
 
 def connection_json(kind: str, endpoint: Endpoint) -> str:
