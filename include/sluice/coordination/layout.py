@@ -217,14 +217,9 @@ def mark_key(root: str, channel: str) -> str:
     return f"{root}/mark-keys/{channel or '-'}"
 
 
-def migrations(root: str) -> str:
-    """Return the folder of the migrations. No pipeline can have its name."""
-    return f"{root}/server-migrations"
-
-
 def migration(root: str, name: str) -> str:
-    """Return the node of one migration, which is also the folder of its lease."""
-    return f"{migrations(root)}/{name}"
+    """Return the node of one migration, the folder of its lease. No pipeline can have the name of its folder."""
+    return f"{root}/server-migrations/{name}"
 
 
 def waiting_tasks(root: str) -> str:

@@ -70,15 +70,12 @@ class Migration:
     """The record of a migration.
 
     Attributes:
-        forward, back: the pipelines from the old server to the new one, and the other way.
         open: the server at which applications may write.
         locked: side -> accounts that were locked there, since the server forgets that it is closed.
-        is_built: keys, counters and views, which follow the rows, are there.
+        is_built: counters and views, which follow the rows, are there.
         margin: by how much numbers of new rows at the next server are above those of the present one.
     """
 
-    forward: str
-    back: str
     phase: Phase = Phase.NEW
     open: Side = Side.OLD
     handover: Handover | None = None
@@ -109,10 +106,6 @@ class Migration:
         if self.handover is not None and self.handover.position is not None:
             data["handover"]["position"] = self.handover.position.to_json()
         return data
-
-    def flow_to(self, side: Side) -> str:
-        """Return the pipeline that writes a server."""
-        return self.forward if side is Side.NEW else self.back
 
     def locked_at(self, side: Side) -> Sequence[str]:
         """Return the accounts that are locked at a server."""

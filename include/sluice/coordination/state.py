@@ -33,7 +33,7 @@ from sluice.coordination.failures import StageFailure, StageFailures
 from sluice.coordination.group_member import GroupMember
 from sluice.coordination.identity import Identity
 from sluice.coordination.incomplete import IncompleteTables
-from sluice.coordination.layout import AUDIT, LEASE, MAPPED, Layout, lease_epoch, lease_node, migrations
+from sluice.coordination.layout import AUDIT, LEASE, MAPPED, Layout, lease_epoch, lease_node
 from sluice.coordination.leader_election import LeaderElection
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
 from sluice.coordination.migrations import MigrationNode
@@ -241,10 +241,6 @@ class PipelineState:
     def migration(self, name: str) -> MigrationNode:
         """Return the node of a migration, which is none of this pipeline alone."""
         return MigrationNode(self._z, self.layout.root, name, lease_wait_s=self._wait_s)
-
-    def migrations(self) -> list[str]:
-        """Return the names of all migrations below the root."""
-        return self._z.children(migrations(self.layout.root))
 
     def identity(self) -> str:
         """Return the random id of this state, "" before the first capture."""

@@ -12,22 +12,16 @@ from typing import Any
 
 import pytest
 
-from devstack.mysql import MySQLServer
 from tests.support.crashes.conductor import CALLS
-from tests.support.pipelines.migrating import SCHEMA, Moving, prepare, remembering
+from tests.support.pipelines.migrating import SCHEMA, Moving, prepare, two_servers
 from tests.support.running.waiting import wait_until
-from tests.support.servers.fixtures import UNSAFE
 
 
 @pytest.fixture(scope="module")
 def pair(server_folder: Path) -> Iterator[tuple[Any, Any]]:
     """Two servers of this file's own: a migration closes servers."""
-    settings: dict[str, Any] = {"options": UNSAFE, "distribution": remembering(server_folder)}
-    with (
-        MySQLServer(server_folder / "move-old", name="move-old", server_id=141, **settings) as old,
-        MySQLServer(server_folder / "move-new", name="move-new", server_id=142, **settings) as new,
-    ):
-        yield old, new
+    with two_servers(server_folder, "move", 141) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="module")

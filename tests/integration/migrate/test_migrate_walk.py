@@ -14,10 +14,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from devstack.mysql import MySQLServer
 from tests.support.pipelines.case import REPOSITORY
-from tests.support.pipelines.migrating import CLEAN, SCHEMA, Moving, prepare, remembering
-from tests.support.servers.fixtures import UNSAFE
+from tests.support.pipelines.migrating import CLEAN, SCHEMA, Moving, prepare, two_servers
 
 PAGE = (REPOSITORY / "docs" / "migrate.md").read_text(encoding="utf-8")
 WALK = re.search(r"## A walk\n.*?```console\n(.*?)```", PAGE, re.DOTALL)
@@ -25,12 +23,8 @@ WALK = re.search(r"## A walk\n.*?```console\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.fixture(scope="module")
 def pair(server_folder: Path) -> Iterator[tuple[Any, Any]]:
-    settings: dict[str, Any] = {"options": UNSAFE, "distribution": remembering(server_folder)}
-    with (
-        MySQLServer(server_folder / "walk-old", name="walk-old", server_id=143, **settings) as old,
-        MySQLServer(server_folder / "walk-new", name="walk-new", server_id=144, **settings) as new,
-    ):
-        yield old, new
+    with two_servers(server_folder, "walk", 143) as servers:
+        yield servers
 
 
 @pytest.fixture

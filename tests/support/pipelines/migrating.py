@@ -19,10 +19,11 @@ from unittest import mock
 
 import pymysql
 
-from devstack.mysql import Distribution, find_mysql
+from devstack.mysql import Distribution, MySQLServer, find_mysql
 from sluice.config.env_file import read_env_file
 from tests.support.pipelines.case import REPOSITORY
 from tests.support.running.waiting import ended, wait_until
+from tests.support.servers.fixtures import UNSAFE
 
 SCHEMA, PASSWORD = "shop", "app-3f81"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "AIRFLOW_CONN_"))} | {
@@ -224,6 +225,17 @@ class Moving:
                 assert after[0] > before[1], "a write began before one at the other server was acknowledged"
                 gaps.append(after[0] - before[0])
         return gaps
+
+
+@contextmanager
+def two_servers(folder: Path, name: str, server_id: int) -> Iterator[tuple[MySQLServer, MySQLServer]]:
+    """Run an old and a new server that remember over a restart that they are closed."""
+    settings: dict[str, Any] = {"options": UNSAFE, "distribution": remembering(folder)}
+    with (
+        MySQLServer(folder / f"{name}-old", name=f"{name}-old", server_id=server_id, **settings) as old,
+        MySQLServer(folder / f"{name}-new", name=f"{name}-new", server_id=server_id + 1, **settings) as new,
+    ):
+        yield old, new
 
 
 def remembering(folder: Path) -> Distribution:

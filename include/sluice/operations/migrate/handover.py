@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -34,6 +34,7 @@ from sluice.sources.port.handover import Access, ServerControl
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
+_T = TypeVar("_T")
 
 _LOOK_S = 0.01
 _AGAIN_S = 0.5
@@ -391,28 +392,40 @@ def _complete(sites: Sites, node: MigrationNode, lease: Lease, migration: Migrat
     handover = migration.handover
     assert handover is not None
     assert handover.position is not None, "it is noted with the step"
-    to, end = handover.to, time.monotonic() + _COMPLETES_S
+    to, position, by = handover.to, handover.position, handover.by
     opened_at = 0.0
+
+    def complete() -> None:
+        nonlocal opened_at
+        with acting(sites, node, lease, to) as control:
+            control.allow(Access.OPEN, migration.locked_at(to))
+        opened_at = opened_at or time.monotonic()
+        with acting(sites, node, lease, to.other) as control:
+            control.allow(Access.CLOSED, migration.locked_at(to.other))
+        _begin_flow(sites, to.other, position, by)
+
+    _persist(sites, complete)
+    phase = Phase.SWITCHED if to is Side.NEW else Phase.STARTED
+    after = replace(migration, phase=phase, open=to, handover=None, locked={**migration.locked, to: ()})
+    node.write(lease, migration, after)
+    sites.note("switch" if to is Side.NEW else "back", by)
+    _log.info("writes_moved", migration=sites.name, to=str(to))
+    return opened_at
+
+
+def _persist(sites: Sites, act: Callable[[], _T]) -> _T:
+    """Do what has to be done until it is: a server may be restarting. Raises what it fails at after
+    :data:`_COMPLETES_S`.
+    """
+    end = time.monotonic() + _COMPLETES_S
     while True:
         try:
-            with acting(sites, node, lease, to) as control:
-                control.allow(Access.OPEN, migration.locked_at(to))
-            opened_at = opened_at or time.monotonic()
-            with acting(sites, node, lease, to.other) as control:
-                control.allow(Access.CLOSED, migration.locked_at(to.other))
-            _begin_flow(sites, to.other, handover.position, handover.by)
-            break
+            return act()
         except RetryableError as error:
             if time.monotonic() > end:
                 raise
             _log.warning("handover_step_failed", migration=sites.name, error=str(error))
             time.sleep(_AGAIN_S)
-    phase = Phase.SWITCHED if to is Side.NEW else Phase.STARTED
-    after = replace(migration, phase=phase, open=to, handover=None, locked={**migration.locked, to: ()})
-    node.write(lease, migration, after)
-    sites.note("switch" if to is Side.NEW else "back", handover.by)
-    _log.info("writes_moved", migration=sites.name, to=str(to))
-    return opened_at
 
 
 def _begin_flow(sites: Sites, side: Side, position: Offset, by: str) -> None:
@@ -439,18 +452,14 @@ def _give_back(sites: Sites, node: MigrationNode, lease: Lease, why: str) -> flo
     present = handover.to.other
     returning = replace(handover, step=Step.RETURNING)
     migration = node.write(lease, migration, replace(migration, handover=returning))
-    end = time.monotonic() + _COMPLETES_S
-    while True:
-        try:
-            with acting(sites, node, lease, present) as control:  # this ends an attempt that was left behind
-                control.allow(Access.OPEN, migration.locked_at(present))
-            returned_at = time.monotonic()
-            break
-        except RetryableError as error:
-            if time.monotonic() > end:
-                raise
-            _log.warning("handover_step_failed", migration=sites.name, error=str(error))
-            time.sleep(_AGAIN_S)
+    locked = migration.locked_at(present)
+
+    def give_back() -> float:
+        with acting(sites, node, lease, present) as control:  # this ends an attempt that was left behind
+            control.allow(Access.OPEN, locked)
+        return time.monotonic()
+
+    returned_at = _persist(sites, give_back)
     flow = sites.flow_to(handover.to)
     with flow.state() as state:
         is_paused = not state.pause_switch.read().open

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.coordination.migrations import Side
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
-from sluice.model.dialects import MARIADB, MYSQL, Dialect
+from sluice.model.dialects import MYSQL, Dialect
 from sluice.operations.check import CheckReport, check
 from sluice.operations.migrate.sites import Sites
 from sluice.operations.verify.digests import not_covered
-from sluice.sources.port.handover import ServerObject
 
 DIRECTIONS = frozenset({(MYSQL, MYSQL)})
 """Dialects of the old and the new server between which a migration was tried from end to end."""
-
-_MOVED_VIEWS = frozenset({MYSQL, MARIADB})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ def plan(sites: Sites, *, is_started: bool = False) -> MigrationPlan:
     with sites.look(Side.OLD) as old:
         objects = old.objects({table.schema for table in tables})
         refusals = [Obstacle(name, why) for name, why in old.unmovable(tables).items()]
-        warnings = list(_bypassing(Side.OLD, old.bypassing()))
+        warnings = [*_bypassing(Side.OLD, old.bypassing())]
     warnings += [Obstacle(f"trigger {entry.name}", *_TRIGGER) for entry in objects if entry.kind == "trigger"]
     with sites.look(Side.NEW) as new:
         warnings += _bypassing(Side.NEW, new.bypassing())
@@ -116,9 +113,12 @@ def plan(sites: Sites, *, is_started: bool = False) -> MigrationPlan:
         refusals += _not_empty(sites, forward)
     if not refusals:
         warnings += _without_digest(forward)
-    alike = dialects[Side.OLD] == dialects[Side.NEW]
-    views = [view for view in objects if view.kind == "view" and {*dialects.values()} <= _MOVED_VIEWS]
-    by_hand = [_by_hand(entry, alike) for entry in objects if entry not in views]
+    views = [entry for entry in objects if entry.kind == "view"]
+    by_hand = [
+        ManualObject(entry.kind, entry.name, _WHY_BY_HAND[entry.kind], entry.sql)
+        for entry in objects
+        if entry.kind != "view"
+    ]
     by_hand += [
         ManualObject("view", view.name, "its definer is no account of the new server", view.sql)
         for view in views
@@ -175,11 +175,10 @@ def _not_empty(sites: Sites, forward: Runtime) -> Iterator[Obstacle]:
             )
 
 
-def _bypassing(side: Side, accounts: object) -> Iterator[Obstacle]:
-    names = ", ".join(map(str, accounts)) if isinstance(accounts, list | tuple) else ""
-    if names:
+def _bypassing(side: Side, accounts: Sequence[str]) -> Iterator[Obstacle]:
+    if accounts:
         yield Obstacle(
-            f"{side} server: {names}",
+            f"{side} server: {', '.join(accounts)}",
             "may write although the server is read-only: what they write at a closed server is lost, or stops the flow",
             "let no application use these accounts, or revoke the privilege",
         )
@@ -212,12 +211,5 @@ _WHY_BY_HAND = {
     "event": "it would run at the new server beside the old one: make it after the switch",
     "function": "routines are not copied",
     "procedure": "routines are not copied",
-    "sequence": "the new server has no sequences of this kind",
-    "view": "its text is of the old server's dialect",
     "login": "passwords are not copied: give it one",
 }
-
-
-def _by_hand(entry: ServerObject, alike: bool) -> ManualObject:
-    """Return an object that is not moved, with its statement if the new server has the same dialect."""
-    return ManualObject(entry.kind, entry.name, _WHY_BY_HAND[entry.kind], entry.sql if alike else "")

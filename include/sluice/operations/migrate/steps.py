@@ -18,7 +18,7 @@ from sluice.operations.check import check, make_missing
 from sluice.operations.control import pause
 from sluice.operations.migrate.handover import acting, digests_are_kept, obstacles, read_anew, settle
 from sluice.operations.migrate.plan import MigrationPlan, Obstacle, plan
-from sluice.operations.migrate.sites import Sites, flows_of, required
+from sluice.operations.migrate.sites import Sites, required
 from sluice.operations.verify.digests import read_digests
 from sluice.sources.port.handover import Access
 
@@ -30,17 +30,12 @@ _SWEEP_EVERY_S, _SWEEPS_S = 3.0, 120.0
 
 def begin(sites: Sites, *, margin: int) -> None:
     """Write the record of a new migration. Raises ConfigError if there is one of the name."""
-    flows = flows_of(sites.name)
     with sites.node() as node, node.conducting() as lease:
         if node.read() is not None:
             raise ConfigError(
                 f"there is a migration {sites.name!r} already", hint=f"sluice migrate status {sites.name}"
             )
-        node.write(
-            lease,
-            Migration(flows[Side.NEW], flows[Side.OLD]),
-            Migration(flows[Side.NEW], flows[Side.OLD], margin=margin),
-        )
+        node.write(lease, Migration(), Migration(margin=margin))
 
 
 def planned(sites: Sites) -> MigrationPlan:
@@ -104,7 +99,7 @@ def finish(sites: Sites, *, by: str) -> None:
 
 
 class Tender:
-    """What a process that runs the flows does beside them: it ends handovers that others left, builds what follows the
+    """Work beside the flows, in a process that runs them: it ends handovers that others left, builds what follows the
     rows, keeps the closed server closed, and computes digests.
     """
 
@@ -147,7 +142,7 @@ class Tender:
 
 
 def _build(sites: Sites, node: MigrationNode, lease: Lease) -> None:
-    """Make what follows the rows, once they are copied: foreign keys, counters, views."""
+    """Make what follows the rows, once they are copied: counters and views."""
     migration = required(node)
     with sites.state() as state:
         dumps = [dump for name in state.dumps.ids() if (dump := state.dumps.get(name)) is not None]
@@ -155,10 +150,6 @@ def _build(sites: Sites, node: MigrationNode, lease: Lease) -> None:
             return
     tables = sites.tables(Side.OLD)
     with sites.look(Side.OLD) as old, acting(sites, node, lease, Side.NEW, within_s=3600) as new:
-        present = {(key.table, key.columns, key.refers) for key in new.foreign_keys(tables)}
-        for key in old.foreign_keys(tables):
-            if (key.table, key.columns, key.refers) not in present:
-                new.run(sites.hands_over(Side.NEW).foreign_key_sql(key))
         new.raise_counters({t: number + migration.margin for t, number in old.counters(tables).items()})
         schemas = {table.schema for table in tables}
         views_present = {entry.name for entry in new.objects(schemas) if entry.kind == "view"}

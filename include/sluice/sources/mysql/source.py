@@ -67,7 +67,7 @@ from sluice.sources.mysql.server.connection import (
     server_info,
     source_errors,
 )
-from sluice.sources.mysql.server.control import MySQLControl, control, foreign_key_sql
+from sluice.sources.mysql.server.control import MySQLControl, control
 from sluice.sources.mysql.server.key_equality import same_keys
 from sluice.sources.mysql.server.merge_tables import refuse_merge
 from sluice.sources.mysql.server.preflight import preflight, privileges, require_ready, rights_findings
@@ -96,7 +96,6 @@ from sluice.sources.port import (
     TableFilter,
     raise_first,
 )
-from sluice.sources.port.handover import ForeignKey
 from sluice.sources.port.log import M
 from sluice.sources.table_filter import Selection
 
@@ -212,10 +211,6 @@ class MySQLSource:
     def control(self, name: str, *, within_s: float) -> AbstractContextManager[MySQLControl]:
         """Open the controlling session of this name."""
         return control(self.endpoint, name, within_s=within_s)
-
-    def foreign_key_sql(self, key: ForeignKey) -> str:
-        """Return an ALTER TABLE."""
-        return foreign_key_sql(key)
 
     @contextmanager
     def open_chunks(self, marking: Marking, owner: str) -> Iterator[MySQLChunkReader]:

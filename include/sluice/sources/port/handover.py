@@ -30,7 +30,7 @@ class ServerObject:
     """An object that is no table.
 
     Attributes:
-        kind: view, trigger, routine, event, sequence, login.
+        kind: view, trigger, routine, event, login.
         name: as people write it.
         sql: the statement that makes it at a server of the same dialect; "": the server does not print it.
     """
@@ -38,19 +38,6 @@ class ServerObject:
     kind: str
     name: str
     sql: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignKey:
-    """A foreign key. ``on_delete``, ``on_update``: the words of the standard, such as SET NULL."""
-
-    name: str
-    table: TableId
-    columns: tuple[str, ...]
-    refers: TableId
-    referred_columns: tuple[str, ...]
-    on_delete: str = "RESTRICT"
-    on_update: str = "RESTRICT"
 
 
 class ServerControl(Protocol):
@@ -92,9 +79,6 @@ class ServerControl(Protocol):
     def raise_counters(self, numbers: Mapping[TableId, int]) -> None:
         """Let tables give at least these numbers to new rows. A table without a counter gets none."""
 
-    def foreign_keys(self, tables: Collection[TableId]) -> Sequence[ForeignKey]:
-        """Return the foreign keys of tables, by name."""
-
     def run(self, statement: str) -> None:
         """Run a statement of this server's dialect. Raises PreflightError with the server's words."""
 
@@ -108,6 +92,3 @@ class HandsOver(Protocol):
 
         ``within_s``: for which each of its statements may wait.
         """
-
-    def foreign_key_sql(self, key: ForeignKey) -> str:
-        """Return the statement that adds a foreign key at this kind of server."""

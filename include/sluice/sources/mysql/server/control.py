@@ -1,7 +1,8 @@
-"""A session that controls a MySQL or MariaDB server: who may write, and what of it is no row.
+"""A session that controls a MySQL server: who may write, and what of it is no row.
 
-MySQL keeps ``read_only`` over a restart (SET PERSIST). MariaDB forgets it, so that accounts are locked there, too: a
-locked account keeps its sessions, which ``read_only`` stops, and gets no new one, whatever is restarted.
+MySQL keeps ``read_only`` over a restart (SET PERSIST). One that does not load what was persisted forgets it, so that
+accounts are locked there, too: a locked account keeps its sessions, which ``read_only`` stops, and gets no new one,
+whatever is restarted.
 """
 
 # ruff: noqa: S608 - names are quoted
@@ -17,16 +18,15 @@ from typing import Any
 import pymysql
 
 from sluice.config.connections import Endpoint
-from sluice.errors import PreflightError, SourceUnavailable
+from sluice.errors import SourceUnavailable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.client import MySQLConnection
 from sluice.mysql.literals import text_literal
 from sluice.sources.mysql.server.connection import connected, rows_of, source_errors
-from sluice.sources.port.handover import Access, ForeignKey, ServerObject
+from sluice.sources.mysql.server.table_list import in_schemas
+from sluice.sources.port.handover import Access, ServerObject
 
-_BYPASS = {False: ("CONNECTION_ADMIN", "SUPER"), True: ("READ_ONLY ADMIN", "READ ONLY ADMIN")}
-"""Whether it is MariaDB -> the privileges with which an account writes although ``read_only`` is on."""
-_OWN_ACCOUNTS = ("mysql.sys", "mysql.session", "mysql.infoschema", "mariadb.sys")
+_OWN_ACCOUNTS = ("mysql.sys", "mysql.session", "mysql.infoschema")
 _DEFINER = re.compile(r"\sDEFINER=(`(?:[^`]|``)*`@`(?:[^`]|``)*`)")
 _LOOK_S = 0.02
 
@@ -37,10 +37,6 @@ _OBJECTS = {
     "function": (f"{_ROUTINES} = 'FUNCTION' AND ROUTINE_SCHEMA", 2),
     "procedure": (f"{_ROUTINES} = 'PROCEDURE' AND ROUTINE_SCHEMA", 2),
     "event": ("SELECT EVENT_SCHEMA, EVENT_NAME FROM information_schema.EVENTS WHERE EVENT_SCHEMA", 3),
-    "sequence": (
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'SEQUENCE' AND TABLE_SCHEMA",
-        1,
-    ),
 }
 """Kind of object -> the query of its schemas and names up to the list of schemas, and the column of SHOW CREATE that
 has the statement.
@@ -54,12 +50,10 @@ def control(endpoint: Endpoint, name: str, *, within_s: float) -> Iterator[MySQL
         connection.wait_for(max(int(within_s), 1))
         with source_errors(endpoint, "taking control of the server"):
             rows_of(connection, "SET SESSION lock_wait_timeout = %s", (max(int(within_s), 1),))
-            is_mariadb = "mariadb" in str(rows_of(connection, "SELECT @@version")[0][0]).lower()
-            if not is_mariadb:
-                rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
+            rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
             if name:
                 _take(connection, f"sluice migrate {name}"[:64], within_s)
-        yield MySQLControl(endpoint, connection, is_mariadb)
+        yield MySQLControl(endpoint, connection)
 
 
 def _take(connection: MySQLConnection, lock: str, within_s: float) -> None:
@@ -80,14 +74,13 @@ def _take(connection: MySQLConnection, lock: str, within_s: float) -> None:
 class MySQLControl:
     """See :class:`sluice.sources.port.handover.ServerControl`."""
 
-    def __init__(self, endpoint: Endpoint, connection: MySQLConnection, mariadb: bool) -> None:
+    def __init__(self, endpoint: Endpoint, connection: MySQLConnection) -> None:
         self._endpoint = endpoint
         self._connection = connection
-        self._mariadb = mariadb
 
     # -- who may write -------------------------------------------------------------------------------------------------
     def access(self, accounts: Collection[str]) -> Access:
-        """Read the server's settings; at MariaDB, locked accounts keep a server closed that was restarted."""
+        """Read the server's settings; locked accounts keep a server closed that forgot them in a restart."""
         query = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only')"
         variables = {str(name): str(value) for name, value in self._ask(query)}
         if variables.get("super_read_only", "OFF") == "ON":
@@ -97,12 +90,12 @@ class MySQLControl:
         return Access.OPEN
 
     def lockable(self) -> Sequence[str]:
-        """Return the accounts that are not locked, without those that nothing keeps from writing, if the server is a
-        MariaDB, or does not load what SET PERSIST wrote.
+        """Return the accounts that are not locked, without those that nothing keeps from writing, if the server does
+        not load what SET PERSIST wrote.
         """
-        if not self._mariadb and self._ask("SELECT @@persisted_globals_load") == [(1,)]:
+        if self._ask("SELECT @@persisted_globals_load") == [(1,)]:
             return ()
-        rows = self._ask("SELECT User, Host FROM mysql.user" + " WHERE is_role = 'N'" * self._mariadb)
+        rows = self._ask("SELECT User, Host FROM mysql.user")
         accounts = {_account(user, host) for user, host in rows if user not in _OWN_ACCOUNTS}
         # with skip_name_resolve the server does not load accounts of a host's name
         accounts &= {str(row[0]) for row in self._ask("SELECT GRANTEE FROM information_schema.USER_PRIVILEGES")}
@@ -124,16 +117,13 @@ class MySQLControl:
 
     def _set(self, **settings: str) -> None:
         for name, value in settings.items():
-            if not self._mariadb:
-                self._run(f"SET PERSIST {name} = {value}")
-            elif name == "read_only":
-                self._run(f"SET GLOBAL read_only = {value}")
+            self._run(f"SET PERSIST {name} = {value}")
 
     def bypassing(self) -> Sequence[str]:
         """Return the accounts that have the privilege to write at a server that is read-only."""
-        names = ", ".join(text_literal(name) for name in _BYPASS[self._mariadb])
         rows = self._ask(
-            f"SELECT DISTINCT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE IN ({names})"
+            "SELECT DISTINCT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE IN "
+            "('CONNECTION_ADMIN', 'SUPER')"
         )
         accounts = {
             str(row[0]) for row in rows if not any(str(row[0]).startswith(f"'{own}'@") for own in _OWN_ACCOUNTS)
@@ -146,16 +136,12 @@ class MySQLControl:
         return _account(user, host)
 
     def _locked(self) -> set[str]:
-        rows = self._ask(
-            "SELECT User, Host FROM mysql.global_priv WHERE JSON_VALUE(Priv, '$.account_locked') = 1"
-            if self._mariadb
-            else "SELECT User, Host FROM mysql.user WHERE account_locked = 'Y'"
-        )
+        rows = self._ask("SELECT User, Host FROM mysql.user WHERE account_locked = 'Y'")
         return {_account(user, host) for user, host in rows}
 
     # -- what is no row ------------------------------------------------------------------------------------------------
     def objects(self, schemas: Collection[str]) -> Sequence[ServerObject]:
-        """Read views, triggers, routines, events, sequences and logins."""
+        """Read views, triggers, routines, events and logins."""
         objects: list[ServerObject] = []
         for kind, (query, column) in _OBJECTS.items():
             for schema, name in self._ask(f"{query} IN %s ORDER BY 1, 2", (sorted(schemas),)):
@@ -164,29 +150,19 @@ class MySQLControl:
         return [*objects, *self._logins()]
 
     def _logins(self) -> Iterator[ServerObject]:
-        """Yield the accounts with their grants, without the hashes of their passwords."""
+        """Yield the accounts with their grants, which have no passwords."""
         rows = self._ask("SELECT User, Host FROM mysql.user ORDER BY 1, 2")
         for user, host in rows:
             account = _account(user, host)
             if user in {"root", *_OWN_ACCOUNTS} or account == self._own():
                 continue
-            try:
-                grants = [str(row[0]) for row in self._ask(f"SHOW GRANTS FOR {account}")]
-            except (PreflightError, SourceUnavailable):  # a role of MariaDB has no host
-                continue
-            lines = [re.sub(r" IDENTIFIED (?:BY PASSWORD|VIA|WITH) .*?(?= WITH |$)", "", line) for line in grants]
-            yield ServerObject("login", account, ";\n".join((f"CREATE USER {account}", *lines)))
+            grants = (str(row[0]) for row in self._ask(f"SHOW GRANTS FOR {account}"))
+            yield ServerObject("login", account, ";\n".join((f"CREATE USER {account}", *grants)))
 
     def counters(self, tables: Collection[TableId]) -> Mapping[TableId, int]:
         """Read AUTO_INCREMENT of each table."""
-        schemas = sorted({table.schema for table in tables}) or [""]
-        rows = self._ask(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, AUTO_INCREMENT FROM information_schema.TABLES WHERE AUTO_INCREMENT IS "
-            "NOT NULL AND TABLE_SCHEMA IN %s",
-            (schemas,),
-        )
-        numbers = {TableId(str(schema), str(table)): int(number) for schema, table, number in rows}
-        return {table: numbers[table] for table in tables if table in numbers}
+        rows = self._of_tables("AUTO_INCREMENT", tables)
+        return {table: int(number) for table, number in rows if number is not None}
 
     def raise_counters(self, numbers: Mapping[TableId, int]) -> None:
         """Set AUTO_INCREMENT of the tables whose number is lower."""
@@ -195,55 +171,13 @@ class MySQLControl:
             if table in present and present[table] < number:
                 self._run(f"ALTER TABLE {quoted_table(table)} AUTO_INCREMENT = {int(number)}")
 
-    def foreign_keys(self, tables: Collection[TableId]) -> Sequence[ForeignKey]:
-        """Read the foreign keys of tables."""
-        schemas = sorted({table.schema for table in tables}) or [""]
-        rules = {
-            (str(schema), str(name)): (str(deletes), str(updates))
-            for schema, name, deletes, updates in self._ask(
-                "SELECT CONSTRAINT_SCHEMA, CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE FROM "
-                "information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA IN %s",
-                (schemas,),
-            )
-        }
-        parts: dict[tuple[str, str, str], list[tuple[str, ...]]] = {}
-        for schema, name, table, *columns in self._ask(
-            "SELECT CONSTRAINT_SCHEMA, CONSTRAINT_NAME, TABLE_NAME, COLUMN_NAME, REFERENCED_TABLE_SCHEMA, "
-            "REFERENCED_TABLE_NAME, REFERENCED_COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE WHERE "
-            "REFERENCED_TABLE_NAME IS NOT NULL AND CONSTRAINT_SCHEMA IN %s ORDER BY 1, 3, 2, ORDINAL_POSITION",
-            (schemas,),
-        ):
-            parts.setdefault((str(schema), str(name), str(table)), []).append(tuple(map(str, columns)))
-        return [
-            ForeignKey(
-                name,
-                TableId(schema, table),
-                tuple(column[0] for column in columns),
-                TableId(columns[0][1], columns[0][2]),
-                tuple(column[3] for column in columns),
-                *rules[schema, name],
-            )
-            for (schema, name, table), columns in parts.items()
-            if TableId(schema, table) in tables
-        ]
-
     def unmovable(self, tables: Collection[TableId]) -> Mapping[str, str]:
-        """Name tables of other engines than InnoDB, and those that keep their history."""
-        schemas = sorted({table.schema for table in tables}) or [""]
-        unmovable: dict[str, str] = {}
-        for schema, name, engine, kind in self._ask(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA IN "
-            "%s ORDER BY 1, 2",
-            (schemas,),
-        ):
-            table = TableId(str(schema), str(name))
-            if table not in tables:
-                continue
-            if kind == "SYSTEM VERSIONED":
-                unmovable[str(table)] = "it is system-versioned: its history would not move"
-            elif engine != "InnoDB":
-                unmovable[str(table)] = f"its engine {engine} has no transactions: a write may be stopped half done"
-        return unmovable
+        """Name tables of other engines than InnoDB."""
+        return {
+            str(table): f"its engine {engine} has no transactions: a write may be stopped half done"
+            for table, engine in self._of_tables("ENGINE", tables)
+            if engine != "InnoDB"
+        }
 
     def unknown_definers(self, objects: Collection[ServerObject]) -> Sequence[str]:
         """Look for the accounts that the statements name."""
@@ -256,6 +190,18 @@ class MySQLControl:
         self._run(statement)
 
     # -- inside --------------------------------------------------------------------------------------------------------
+    def _of_tables(self, column: str, tables: Collection[TableId]) -> Iterator[tuple[TableId, Any]]:
+        """Yield tables with a column of information_schema.TABLES."""
+        schemas = sorted({table.schema for table in tables})
+        rows = self._ask(
+            f"SELECT TABLE_SCHEMA, TABLE_NAME, {column} FROM information_schema.TABLES WHERE {in_schemas(schemas)} "
+            "ORDER BY 1, 2",
+            tuple(schemas),
+        )
+        for schema, name, value in rows:
+            if (table := TableId(str(schema), str(name))) in tables:
+                yield table, value
+
     def _ask(self, query: str, args: tuple[Any, ...] | None = None) -> list[tuple[Any, ...]]:
         with source_errors(self._endpoint, "controlling the server"):
             return rows_of(self._connection, query, args)
@@ -268,12 +214,3 @@ class MySQLControl:
 def _account(user: object, host: object) -> str:
     """Return an account as GRANTEE of information_schema shows it, which is how statements write it."""
     return f"{text_literal(str(user))}@{text_literal(str(host))}"
-
-
-def foreign_key_sql(key: ForeignKey) -> str:
-    """Return the ALTER TABLE that adds a foreign key."""
-    columns, referred = (", ".join(map(quoted, names)) for names in (key.columns, key.referred_columns))
-    return (
-        f"ALTER TABLE {quoted_table(key.table)} ADD CONSTRAINT {quoted(key.name)} FOREIGN KEY ({columns}) REFERENCES "
-        f"{quoted_table(key.refers)} ({referred}) ON DELETE {key.on_delete} ON UPDATE {key.on_update}"
-    )
